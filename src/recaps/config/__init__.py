@@ -1,0 +1,1 @@
+"""The configuration: typed models, one file per section, and the way from YAML to them."""

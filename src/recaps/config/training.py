@@ -1,0 +1,32 @@
+"""How a variant is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from recaps.config.base import Section
+
+
+class Training(Section):
+    """Optimisation, batches and precision of one training run."""
+
+    steps: int = Field(30_000, ge=1)
+    """Mini-batches to train on."""
+    batch_size: int = Field(128, ge=1)
+    """Images per mini-batch."""
+    shift: int = Field(0, ge=0)
+    """Largest random shift of a training image, in pixels along each axis, zero filled. 0: none."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Adam's learning rate at step 0."""
+    lr_decay: float = Field(0.96, gt=0, le=1)
+    """Factor by which the learning rate shrinks every `lr_decay_steps`, continuously."""
+    lr_decay_steps: int = Field(2000, ge=1)
+    """Steps over which the learning rate shrinks by `lr_decay`."""
+    lr_floor: float = Field(1e-6, ge=0)
+    """The learning rate never falls below this."""
+    precision: Literal["bf16", "float32"] = "bf16"
+    """Arithmetic of convolutions and matrix products: bfloat16 autocast, or float32 as the reference."""
+    log_every: int = Field(50, ge=1)
+    """Steps between two rows of the history."""

@@ -1,0 +1,117 @@
+"""A variant: a model, its data, its training, and what is read from it afterwards."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from recaps.config.base import Section
+from recaps.config.models import ModelOptions
+from recaps.config.training import Training
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
+
+
+class Part(Section):
+    """The part of a latent set that a head is fitted or tested on, in file order."""
+
+    set: SetName
+    """Data set and split, e.g. `mnist-40/test`."""
+    start: int = Field(0, ge=0)
+    """Position of the first image, counted after `digits` has chosen."""
+    count: int | None = Field(None, ge=1)
+    """Number of images; null: all from `start`."""
+    digits: Literal["all", "fit", "test"] = "all"
+    """Which originals: `fit` takes the images of six sevenths of the originals, `test` those of the last seventh, so
+    that no digit is in both; `all` asks for no such split."""
+
+
+class Protocol(Section):
+    """What a head is fitted on and what it is tested on."""
+
+    title: str
+    """One line for tables and records."""
+    fit: Part | None = None
+    """Ignored by heads that are not fitted (`argmax`)."""
+    test: Part
+
+
+class Head(Section):
+    """A classifier on latents."""
+
+    kind: Literal["svm", "linear", "argmax"]
+    """`svm`: RBF kernel. `linear`: logistic regression. `argmax`: the model's own class scores, nothing is fitted."""
+    features: Literal["capsules", "masked", "scores"] = "capsules"
+    """Reading. `capsules`: the latent capsules as routing gives them, which the released code exported. `masked`: under
+    the sparse mask, as the paper's text says. `scores`: a supervised model's class scores."""
+    C: float = Field(100.0, gt=0)
+    """Inverse strength of regularisation."""
+    gamma: float = Field(0.1, gt=0)
+    """Width parameter of the RBF kernel."""
+
+
+class Variant(Section):
+    """A model, a dataset and their hyper-parameters that a paper trains."""
+
+    title: str
+    """The name in tables and figures."""
+    model: ModelOptions  # type: ignore[valid-type]
+    """Options of the model's family."""
+    data: SetName
+    """The set it is trained on."""
+    training: Training = Training()
+    latents: dict[SetName, int | None] = {}
+    """Sets whose latents are extracted, each with the largest number of images (null: all)."""
+    heads: dict[Name, tuple[Name, ...]] = {}
+    """For each head, the protocols that it is evaluated in."""
+    probes: tuple[Name, ...] = ()
+    """Arrays read from the trained model for figures, e.g. `single-capsules`."""
+
+
+class Output(Section):
+    """A table or a figure and the saved results that it is drawn from."""
+
+    title: str
+    """Its heading."""
+    caption: str
+    """What is seen, and what to look for."""
+    needs: dict[Name, tuple[str, ...]]
+    """Per variant, the artefacts it reads, relative to the run's folder, e.g. `latents/mnist-40-test.npz`."""
+
+
+class Paper(Section):
+    """A paper: its variants, how they are evaluated, its tables and figures."""
+
+    title: str
+    authors: str
+    reference: str
+    """Venue or archive number."""
+    heads: dict[Name, Head] = {}
+    protocols: dict[Name, Protocol] = {}
+    variants: dict[Name, Variant]
+    tables: dict[Name, Output] = {}
+    figures: dict[Name, Output] = {}
+
+    @model_validator(mode="after")
+    def _check_references(self) -> Paper:
+        for name, variant in self.variants.items():
+            for head, protocols in variant.heads.items():
+                if head not in self.heads:
+                    raise ValueError(f"variants.{name}.heads: no head '{head}' in this paper's heads")
+                for protocol in protocols:
+                    if protocol not in self.protocols:
+                        raise ValueError(f"variants.{name}.heads.{head}: no protocol '{protocol}' in this paper")
+                    spec = self.protocols[protocol]
+                    fitted = self.heads[head].kind != "argmax"
+                    if fitted and spec.fit is None:
+                        raise ValueError(f"protocols.{protocol}.fit: missing, and head '{head}' must be fitted")
+                    for part in (spec.fit if fitted else None, spec.test):
+                        if part and part.set not in variant.latents:
+                            raise ValueError(f"variants.{name}.latents: lacks '{part.set}', needed by '{protocol}'")
+        for key, output in {**self.tables, **self.figures}.items():
+            for variant_name in output.needs:
+                if variant_name not in self.variants:
+                    raise ValueError(f"{key}.needs: no variant '{variant_name}' in this paper")
+        return self

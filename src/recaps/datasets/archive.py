@@ -1,0 +1,76 @@
+"""Members of zip and tar archives, read into memory. Nothing is ever unpacked to disk."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from recaps.errors import UserError
+
+_LINK = 0o120000
+
+
+def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the regular files whose name is `wanted`, in the archive's order.
+
+    The name decides the kind: `.zip`, else a tar in any compression. An archive that holds a single absolute path,
+    a path with `..`, a link or a device is refused as a whole, wanted or not.
+
+    Raises:
+        UserError: not such an archive, truncated, damaged, or unsafe.
+    """
+    reader = _zip_members if path.suffix == ".zip" else _tar_members
+    try:
+        yield from reader(path, wanted)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file; run `snakemake data` first") from error
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError) as error:
+        raise broken(path, f"a truncated or damaged archive ({error})") from error
+
+
+def listing(path: Path) -> list[str]:
+    """The names of all members. Raises as `members`."""
+    names: list[str] = []
+
+    def note(name: str) -> bool:
+        names.append(name)
+        return False
+
+    list(members(path, note))
+    return names
+
+
+def broken(path: Path, problem: str) -> UserError:
+    """The error for a raw file that is not what it should be."""
+    return UserError(f"{path}: {problem}; delete it and run `snakemake data` again")
+
+
+def _check_name(path: Path, name: str) -> None:
+    pure = PurePosixPath(name.replace("\\", "/"))
+    if pure.is_absolute() or ".." in pure.parts or ":" in name or "\0" in name:
+        raise UserError(f"{path}: unsafe member {name!r} (it points outside the archive); do not use this file")
+
+
+def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            _check_name(path, info.filename)
+            if (info.external_attr >> 16) & 0o170000 == _LINK:
+                raise UserError(f"{path}: unsafe member {info.filename!r} (a link); do not use this file")
+        for info in archive.infolist():
+            if not info.is_dir() and wanted(info.filename):
+                yield info.filename, archive.read(info)
+
+
+def _tar_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path, "r:*") as archive:
+        for info in archive:
+            _check_name(path, info.name)
+            if not (info.isreg() or info.isdir()):
+                raise UserError(f"{path}: unsafe member {info.name!r} (a link or a device); do not use this file")
+            content = archive.extractfile(info) if info.isreg() and wanted(info.name) else None
+            if content is not None:
+                yield info.name, content.read()

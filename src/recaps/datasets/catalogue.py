@@ -1,0 +1,190 @@
+"""What data sets there are: shapes, splits, options, and the raw files each is made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from recaps.errors import UserError, nearest
+
+TRAIN_TEST = ("train", "test")
+AFFNIST_SPLITS = ("validation", "test", "training_and_validation")
+STAND_IN = "stand-in (scikit-learn digits)"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a data set: its default (whose type it keeps), its bounds and its meaning."""
+
+    default: int | float | None
+    low: float
+    high: float
+    help: str
+
+    def check(self, where: str, value: Any) -> int | float | None:
+        """Return `value` as the option's type, or raise UserError."""
+        if value is None and self.default is None:
+            return None
+        whole = not isinstance(self.default, float)
+        kind = "a whole number" if whole else "a number"
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not math.isfinite(value):
+            raise UserError(f"{where}: {value!r} is not {kind}; {self.help}")
+        if not self.low <= value <= self.high:
+            raise UserError(f"{where}: {value!r} is outside {self.low:g} to {self.high:g}; {self.help}")
+        return value if whole else float(value)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One data set: what it looks like and what it is made from.
+
+    Attributes:
+        base: the data set whose raw files it is made from; None for a base set, which has raw files of its own.
+        counts: number of images in each official split of a base set.
+    """
+
+    title: str
+    channels: int
+    size: int
+    classes: int
+    splits: tuple[str, ...]
+    official: bool = False
+    base: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+_LIMIT = Option(None, 1, math.inf, "limit: use only the first n images of the base set; all of them by default")
+_SHIFT = "shift: the largest shift, in pixels, along each axis"
+_VERSIONS = "versions: how many random transforms of each digit; version k is the same whatever their number"
+
+
+def _degrees(default: float) -> Option:
+    return Option(default, 0, 180, "degrees: the rotation is uniform between minus and plus this many degrees")
+
+
+def _rotated(default: float, title: str) -> Entry:
+    options = {"limit": _LIMIT, "degrees": _degrees(default)}
+    return Entry(title, 1, 28, 10, TRAIN_TEST, base="mnist", options=options)
+
+
+def _shifted(title: str, size: int, shift: int, high: int) -> Entry:
+    options = {"limit": _LIMIT, "shift": Option(shift, 0, high, _SHIFT)}
+    return Entry(title, 1, size, 10, TRAIN_TEST, base="mnist", options=options)
+
+
+_SIXTY = {"train": 60_000, "test": 10_000}
+_FIFTY = {"train": 50_000, "test": 10_000}
+_NORB = {"train": 24_300, "test": 24_300}
+_AFFNIST = {"validation": 320_000, "test": 320_000, "training_and_validation": 1_920_000}
+_LIMITED = {"limit": _LIMIT}
+_VERSIONED = {"limit": _LIMIT, "versions": Option(32, 1, 10_000, _VERSIONS)}
+_BATCHED = {
+    "limit": _LIMIT,
+    "versions": Option(32, 1, 32, "versions: how many of affNIST's 32 versions of each digit to read"),
+}
+
+CATALOGUE: dict[str, Entry] = {
+    "mnist": Entry("MNIST", 1, 28, 10, TRAIN_TEST, True, None, _SIXTY, _LIMITED),
+    "fashion-mnist": Entry("Fashion-MNIST", 1, 28, 10, TRAIN_TEST, True, None, _SIXTY, _LIMITED),
+    "cifar10": Entry("CIFAR-10", 3, 32, 10, TRAIN_TEST, True, None, _FIFTY, _LIMITED),
+    "cifar10-jpeg": Entry("CIFAR-10 as JPEG (not official)", 3, 32, 10, TRAIN_TEST, False, None, _FIFTY, _LIMITED),
+    "smallnorb": Entry("smallNORB", 2, 96, 5, TRAIN_TEST, True, None, _NORB, _LIMITED),
+    "affnist": Entry("affNIST", 1, 40, 10, AFFNIST_SPLITS, True, None, _AFFNIST, _BATCHED),
+    "mnist-40": Entry("MNIST on 40x40", 1, 40, 10, TRAIN_TEST, base="mnist", options=_LIMITED),
+    "mnist-shifted": _shifted("MNIST shifted by up to 2 pixels", 28, 2, 27),
+    "mnist-40-shifted": _shifted("MNIST on 40x40 shifted by up to 6 pixels", 40, 6, 39),
+    "affnist-generated": Entry(
+        "affNIST as documented, generated from MNIST", 1, 40, 10, AFFNIST_SPLITS, base="mnist", options=_VERSIONED
+    ),
+    "mnist-rotated": _rotated(180.0, "MNIST rotated by up to 180 degrees"),
+    "mnist-rotated-45": _rotated(45.0, "MNIST rotated by up to 45 degrees"),
+    "mnist-rotated-90": _rotated(90.0, "MNIST rotated by up to 90 degrees"),
+    "mnist-rotated-135": _rotated(135.0, "MNIST rotated by up to 135 degrees"),
+}
+
+
+def entry(name: str) -> Entry:
+    """The catalogue's entry, or UserError with the nearest name."""
+    if name not in CATALOGUE:
+        raise UserError(f"no data set {name!r}{nearest(name, CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def names() -> list[str]:
+    """All data sets, base sets first."""
+    return list(CATALOGUE)
+
+
+def splits(name: str) -> list[str]:
+    """The splits of a data set."""
+    return list(entry(name).splits)
+
+
+def check_split(name: str, split: str) -> None:
+    """Raise UserError with the nearest split when the data set has no such split."""
+    if split not in entry(name).splits:
+        raise UserError(f"the data set {name!r} has no split {split!r}{nearest(split, entry(name).splits)}")
+
+
+def describe(name: str, *, stand_in: bool = False) -> dict[str, Any]:
+    """What a data set looks like: channels, height, width (pixels), classes, title, official, derived_from."""
+    e = entry(name)
+    return {
+        "channels": e.channels,
+        "height": e.size,
+        "width": e.size,
+        "classes": e.classes,
+        "title": f"{e.title}: {STAND_IN}" if stand_in else e.title,
+        "official": e.official and not stand_in,
+        "derived_from": e.base,
+    }
+
+
+def defaults(name: str) -> dict[str, int | float | None]:
+    """The options of a data set with their default values."""
+    return {key: option.default for key, option in entry(name).options.items()}
+
+
+def resolve(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a data set: the given ones, checked, over the defaults.
+
+    Raises:
+        UserError: an unknown option (the nearest is told), a value of the wrong type or out of bounds.
+    """
+    known = entry(name).options
+    for key in options:
+        if key not in known:
+            raise UserError(f"the data set {name!r} has no option {key!r}{nearest(key, known)}")
+    given = {key: known[key].check(f"data set {name!r}, option {key!r}", value) for key, value in options.items()}
+    return {**defaults(name), **given}
+
+
+def base_of(name: str, split: str) -> tuple[str, str]:
+    """What a split is made from, e.g. (`affnist-generated`, `validation`) -> (`mnist`, `train`)."""
+    check_split(name, split)
+    base = entry(name).base
+    if base is None:
+        return name, split
+    return base, "test" if split == "test" else "train"
+
+
+def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:
+    """Paths below `data/` of the official files that a split is made from; none for a stand-in."""
+    base, base_split = base_of(name, split)
+    return [] if stand_in else [f"{base}/{file}" for file in _raw_files(base, base_split)]
+
+
+def _raw_files(base: str, split: str) -> list[str]:
+    train = split == "train"
+    if base in ("mnist", "fashion-mnist"):
+        stem = "train" if train else "t10k"
+        return [f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"]
+    if base == "smallnorb":
+        stem = f"smallnorb-5x{'46789' if train else '01235'}x9x18x6x2x96x96-{'training' if train else 'testing'}"
+        return [f"{stem}-{part}.mat.gz" for part in ("dat", "cat", "info")]
+    if base == "affnist":
+        return ["training_and_validation_batches.zip" if split == "training_and_validation" else f"{split}.mat.zip"]
+    return ["cifar-10-binary.tar.gz" if base == "cifar10" else "cifar10-jpeg.zip"]

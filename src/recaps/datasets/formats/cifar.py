@@ -1,0 +1,41 @@
+"""CIFAR-10's binary archive: records of one label byte and 3,072 pixels (red, green, blue plane)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.datasets.archive import broken, members
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_FOLDER = "cifar-10-batches-bin"
+_BATCHES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
+_RECORD = 1 + 3 * 32 * 32
+
+
+def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read a split from `cifar-10-binary.tar.gz`: images `[N, 3, 32, 32]`, labels `[N]`, batches in their order.
+
+    Raises:
+        UserError: damaged or unsafe archive, a batch missing or of the wrong size, a label out of range.
+    """
+    names = [f"{_FOLDER}/{batch}" for batch in _BATCHES[split]]
+    found = dict(members(path, lambda name: name in names))
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise broken(path, f"no member {missing[0]}")
+    records = np.concatenate([_records(path, name, found[name]) for name in names])
+    if len(records) != expected_n:
+        raise broken(path, f"{len(records)} images in split {split!r}, expected {expected_n}")
+    labels = records[:, 0].astype(np.int64)
+    if labels.size and labels.max() >= len(CLASSES):
+        raise broken(path, f"label {labels.max()} out of range 0 to {len(CLASSES) - 1}")
+    return records[:, 1:].reshape(-1, 3, 32, 32), labels
+
+
+def _records(path: Path, name: str, content: bytes) -> npt.NDArray[np.uint8]:
+    if len(content) % _RECORD:
+        raise broken(path, f"{name} has {len(content)} bytes, not a multiple of {_RECORD}")
+    return np.frombuffer(content, np.uint8).reshape(-1, _RECORD)

@@ -1,0 +1,52 @@
+"""IDX, the format of MNIST and Fashion-MNIST: big-endian header, then unsigned bytes."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.datasets.archive import broken
+from recaps.datasets.formats import gz
+
+
+def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
+    """Read a gzipped IDX file of unsigned bytes with the given number of dimensions.
+
+    The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, then each as uint32.
+
+    Raises:
+        UserError: truncated, wrong magic number, or a length that does not fit the dimensions.
+    """
+    content = gz.read(path)
+    magic = bytes((0, 0, 8, dimensions))
+    if content[:4] != magic:
+        raise broken(path, f"magic number {content[:4].hex()}, expected {magic.hex()} (IDX of bytes)")
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise broken(path, "the IDX header is cut short")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    expected = start + int(np.prod(shape, dtype=object))
+    if len(content) != expected:
+        raise broken(path, f"dimensions {shape} need {expected} bytes, found {len(content)}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_images(path: Path, *, expected_n: int, size: int = 28) -> npt.NDArray[np.uint8]:
+    """Images `[N, 1, size, size]`. Raises UserError when they are not `expected_n` of that size."""
+    images = read(path, dimensions=3)
+    if images.shape != (expected_n, size, size):
+        raise broken(path, f"images of shape {images.shape}, expected {(expected_n, size, size)}")
+    return images[:, None]
+
+
+def read_labels(path: Path, *, expected_n: int, classes: int = 10) -> npt.NDArray[np.int64]:
+    """Labels `[N]`. Raises UserError when they are not `expected_n`, each below `classes`."""
+    labels = read(path, dimensions=1).astype(np.int64)
+    if labels.shape != (expected_n,):
+        raise broken(path, f"{len(labels)} labels, expected {expected_n}")
+    if labels.size and labels.max() >= classes:
+        raise broken(path, f"label {labels.max()} out of range 0 to {classes - 1}")
+    return labels

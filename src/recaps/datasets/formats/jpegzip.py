@@ -1,0 +1,50 @@
+"""CIFAR-10 re-packed as a zip of JPEG files: `<split>/<class>/NNNN.jpg`."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.datasets.archive import broken, members
+from recaps.datasets.formats.cifar import CLASSES
+
+_SIZE = 32
+
+
+def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Read a split: images `[N, 3, 32, 32]`, labels `[N]` in CIFAR-10's class order (airplane ... truck).
+
+    The images go by their number, then by class, so that the first n of them have all classes in equal parts.
+
+    Raises:
+        UserError: damaged or unsafe archive, unknown class, a picture that is not a 32x32 colour JPEG, wrong count.
+    """
+    found: list[tuple[int, int, npt.NDArray[np.uint8]]] = []
+    for name, content in members(path, lambda name: name.startswith(f"{split}/")):
+        match = re.fullmatch(rf"{split}/([^/]+)/(\d+)\.jpg", name)
+        if match is None or match[1] not in CLASSES:
+            raise broken(path, f"unexpected member {name}, expected {split}/<class>/NNNN.jpg of a CIFAR-10 class")
+        found.append((int(match[2]), CLASSES.index(match[1]), _decode(path, name, content)))
+    if len(found) != expected_n:
+        raise broken(path, f"{len(found)} images in split {split!r}, expected {expected_n}")
+    found.sort(key=lambda item: item[:2])
+    images = np.empty((expected_n, 3, _SIZE, _SIZE), np.uint8)
+    for row, (_, _, pixels) in enumerate(found):
+        images[row] = pixels.transpose(2, 0, 1)
+    return images, np.array([label for _, label, _ in found], np.int64)
+
+
+def _decode(path: Path, name: str, content: bytes) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=["JPEG"]) as picture:
+            if picture.size != (_SIZE, _SIZE) or picture.mode != "RGB":
+                raise broken(path, f"{name} is {picture.mode} {picture.size}, expected RGB {(_SIZE, _SIZE)}")
+            return np.asarray(picture)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise broken(path, f"{name} is not a whole JPEG picture ({error})") from error

@@ -1,0 +1,143 @@
+"""Stand-ins for the base sets, drawn from data that ships inside scikit-learn: no network, small, quick.
+
+1,797 handwritten digits of 8x8 pixels and two photographs. A digit is in the train or the test split, never in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.datasets import derived, standin_stereo, warp
+from recaps.datasets.arrays import Arrays
+
+Pictures = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+_TRAIN = 1437
+_BOX = 20
+_SIZE = 28
+
+
+def read(name: str, split: str, options: Mapping[str, Any]) -> Arrays:
+    """A split of the stand-in for a base set: the shapes, labels and factors of the real one, fewer images.
+
+    `smallnorb` has `options["limit"]` images (1,200 unless told, 24,300 at most); `affnist` has
+    `options["versions"]` images of each digit.
+    """
+    if name == "smallnorb":
+        small, targets = _sources()
+        images, labels, factors = standin_stereo.render(enlarged(small), targets, split, options["limit"])
+        return Arrays(images, labels, factors, _record())
+    digits, labels = mnist("test" if split == "test" else "train")
+    if name == "affnist":
+        base = Arrays(digits[:, None], labels, {}, _record())
+        return derived.derive("affnist-generated", split, base, {**options, "limit": None})
+    if name == "mnist":
+        return Arrays(digits[:, None], labels, {}, _record())
+    if name == "fashion-mnist":
+        return Arrays(_embroidered(digits)[:, None], labels, {}, _record())
+    return Arrays(_on_photographs(digits, split), labels, {}, _record())
+
+
+def mnist(split: str) -> tuple[Pictures, Labels]:
+    """Digits like MNIST's: uint8 `[N, 28, 28]`, white on black, in a 20x20 box, centred by mass; labels `[N]`."""
+    small, labels = _sources()
+    order = derived.generator("stand-in", "split").permutation(len(small))
+    rows = order[:_TRAIN] if split == "train" else order[_TRAIN:]
+    return _centred(enlarged(small[rows])), labels[rows]
+
+
+def enlarged(small: npt.NDArray[np.float64]) -> Pictures:
+    """8x8 digits in 0..1 as uint8 `[N, 20, 20]`: cubic interpolation, then more contrast, as ink has."""
+    weights = _cubic(_BOX, small.shape[-1])
+    smooth = weights @ small @ weights.T
+    return np.rint(255 * np.clip((smooth - 0.35) / 0.4, 0, 1)).astype(np.uint8)
+
+
+@cache
+def _sources() -> tuple[npt.NDArray[np.float64], Labels]:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return digits.images / 16.0, digits.target.astype(np.int64)
+
+
+def _record() -> dict[str, Any]:
+    import sklearn
+
+    source = {"path": "scikit-learn's bundled digits and photographs", "version": sklearn.__version__, "sha256": None}
+    return {"sources": [source], "seed": "stand-in", "parameters": {}}
+
+
+def _cubic(size_out: int, size_in: int) -> npt.NDArray[np.float64]:
+    """Weights `[out, in]` of Keys' cubic interpolation (a = -1/2), zero beyond the ends."""
+    centres = (np.arange(size_out) + 0.5) * size_in / size_out - 0.5
+    d = np.abs(centres[:, None] - np.arange(size_in))
+    near = 1.5 * d**3 - 2.5 * d**2 + 1
+    far = -0.5 * d**3 + 2.5 * d**2 - 4 * d + 2
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _centred(boxes: Pictures) -> Pictures:
+    border = (_SIZE - boxes.shape[-1]) // 2
+    images = warp.pad(boxes, border)
+    mass = images.sum(axis=(1, 2), dtype=np.int64)
+    places = np.arange(_SIZE) - (_SIZE - 1) / 2
+    off_y = (images.sum(axis=2, dtype=np.int64) @ places) / np.maximum(mass, 1)
+    off_x = (images.sum(axis=1, dtype=np.int64) @ places) / np.maximum(mass, 1)
+    down, right = (-np.clip(np.rint(off), -border, border).astype(np.int64) for off in (off_y, off_x))
+    return warp.shift(images, down, right)
+
+
+def _embroidered(digits: Pictures) -> Pictures:
+    """The digits thick, striped inside and hemmed brightly: another data set, still with the ten classes."""
+    thick = _grown(digits)
+    hem = _grown(thick).astype(np.int16) - thick
+    rows, columns = np.indices(digits.shape[1:])
+    stripes = np.where((rows + columns) % 4 < 2, 0.75, 0.25)
+    return np.clip(thick * stripes + hem, 0, 255).astype(np.uint8)
+
+
+def _grown(images: Pictures) -> Pictures:
+    """The brightest of each 3x3 neighbourhood."""
+    padded = warp.pad(images, 1)
+    height, width = images.shape[1:]
+    out: Pictures = images
+    for dy in range(3):
+        for dx in range(3):
+            out = np.maximum(out, padded[:, dy : dy + height, dx : dx + width])
+    return out
+
+
+def _on_photographs(digits: Pictures, split: str) -> Pictures:
+    """Digits in random colours blended on random 32x32 patches of two photographs; `[N, 3, 32, 32]`."""
+    n, size = len(digits), 32
+    random = derived.generator("stand-in", "cifar10", split)
+    matrices = np.broadcast_to(1.3 * np.eye(2), (n, 2, 2))
+    mask = warp.affine(digits, matrices, np.zeros((n, 2)), size)[:, None] / 255.0
+    photographs = _photographs()
+    which = random.integers(len(photographs), size=n)
+    top = random.integers(photographs.shape[2] - size, size=n)
+    left = random.integers(photographs.shape[3] - size, size=n)
+    windows = np.lib.stride_tricks.sliding_window_view(photographs, (size, size), axis=(2, 3))
+    patches = windows[which, :, top, left].astype(np.float64)
+    dark = patches.mean(axis=(1, 2, 3)) < 128
+    colours = random.uniform(0, 100, (n, 3)) + 155 * dark[:, None]
+    blended = patches * (1 - 0.8 * mask) + colours[:, :, None, None] * 0.8 * mask
+    return np.asarray(np.rint(blended), np.uint8)
+
+
+@cache
+def _photographs() -> Pictures:
+    """Two photographs at half size, `[2, 3, H, W]`."""
+    from sklearn.datasets import load_sample_images
+
+    full = np.stack(load_sample_images().images)
+    n, height, width, channels = full.shape
+    even = full[:, : height // 2 * 2, : width // 2 * 2].reshape(n, height // 2, 2, width // 2, 2, channels)
+    return np.asarray(np.rint(even.mean(axis=(2, 4))), np.uint8).transpose(0, 3, 1, 2)

@@ -1,0 +1,105 @@
+"""Stand-in for smallNORB: raised digits on a turntable, seen by two cameras under six lights.
+
+Five digits are the five classes, ten writers' versions of each the ten instances. The factors act as in the real set:
+azimuth turns the table, elevation (30 to 70 degrees) raises the cameras, lighting moves the shadow and the shading and
+changes the brightness, and the second camera stands beside the first, so that what is higher is displaced more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.datasets import derived, warp
+from recaps.datasets.formats.smallnorb import INSTANCES
+
+_DEFAULT_N = 1200
+_SIZE = 96
+_CLASSES = 5
+_INSTANCES = 10
+_CHUNK = 64
+
+# Lengths in halves of a digit's width.
+_DISTANCE = 6.0
+_FOCAL = 3.6
+_HALF_BASELINE = 0.12
+_HEIGHT = 0.35
+_SHADOW = 0.3
+_BEVEL = 0.12
+
+_GROUND, _TOP, _RELIEF = 190.0, 70.0, 90.0
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+def render(
+    pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64], split: str, limit: int | None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]]]:
+    """Draw `limit` scenes (1,200 by default, 24,300 at most), classes in turn, the rest of the factors at random.
+
+    Args:
+        pictures: digits, uint8 `[M, 20, 20]`.
+        targets: their classes `[M]`.
+
+    Returns:
+        images `[N, 2, 96, 96]`, labels `[N]`, factors instance, elevation, azimuth, lighting with the official codes.
+    """
+    labels, factors = _scenes(split, limit or _DEFAULT_N)
+    digits = _instances(pictures, targets)[labels, factors["instance"]]
+    images = np.empty((len(labels), 2, _SIZE, _SIZE), np.uint8)
+    for start in range(0, len(labels), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        view = {name: values[rows].astype(np.float32) for name, values in factors.items()}
+        for camera, side in enumerate((-_HALF_BASELINE, _HALF_BASELINE)):
+            images[rows, camera] = _photograph(digits[rows], view, side)
+    return images, labels, factors
+
+
+def _scenes(split: str, n: int) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]]]:
+    """Labels and factors of n distinct scenes out of the full grid, in a fixed random order, classes in turn."""
+    grid = np.indices((len(INSTANCES[split]), 9, 18, 6)).reshape(4, -1)
+    order = [derived.generator("stand-in", "smallnorb", split, k).permutation(grid.shape[1]) for k in range(_CLASSES)]
+    chosen = grid[:, np.stack(order, axis=1).ravel()[:n]]
+    labels = np.arange(chosen.shape[1]) % _CLASSES
+    instance = np.asarray(INSTANCES[split])[chosen[0]]
+    return labels, {"instance": instance, "elevation": chosen[1], "azimuth": 2 * chosen[2], "lighting": chosen[3]}
+
+
+def _instances(pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64]) -> Floats:
+    """The first ten digits of each of the five classes, `[5, 10, 20, 20]` in 0..1."""
+    rows = np.stack([np.flatnonzero(targets == label)[:_INSTANCES] for label in range(_CLASSES)])
+    return pictures[rows].astype(np.float32) / 255
+
+
+def _photograph(digits: Floats, view: dict[str, Floats], side: float) -> npt.NDArray[np.uint8]:
+    """One camera's pictures `[N, 96, 96]` of the digits `[N, 20, 20]`; `side` is its place along the baseline."""
+    angle = view["lighting"] * np.float32(np.pi / 3)
+    light = np.stack([np.cos(angle), np.sin(angle)], -1)
+    shadow = _seen(digits, view, side, 0.0, _SHADOW * light)
+    top = _seen(digits, view, side, _HEIGHT, 0 * light)
+    relief = top - _seen(digits, view, side, _HEIGHT, _BEVEL * light)
+    ground = _GROUND * (1 - 0.5 * shadow)
+    lit = (ground + top * (_TOP + _RELIEF * relief - ground)) * (0.7 + 0.1 * view["lighting"])[:, None]
+    return np.clip(np.rint(lit), 0, 255).astype(np.uint8, copy=False).reshape(-1, _SIZE, _SIZE)
+
+
+def _seen(digits: Floats, view: dict[str, Any], side: float, height: float, offset: Floats) -> Floats:
+    """The digits as they lie in the plane at `height`, moved by `offset` `[N, 2]`, in the camera's pixels `[N, P]`.
+
+    Every pixel's ray from the camera is cut with the plane; there the digit is looked up, turned back by its azimuth.
+    """
+    elevation = np.deg2rad(30 + 5 * view["elevation"])[:, None]
+    sin, cos = np.sin(elevation), np.cos(elevation)
+    steps = (2 * np.arange(_SIZE, dtype=np.float32) + 1) / _SIZE - 1
+    x, y = (axis.ravel() / _FOCAL for axis in np.meshgrid(steps, -steps))
+    reach = (_DISTANCE * sin - height) / (sin - y * cos)
+    east = side + reach * x - offset[:, :1]
+    north = -_DISTANCE * cos + reach * (cos + y * sin) - offset[:, 1:]
+    turn = np.deg2rad(10 * view["azimuth"])[:, None]
+    u = np.cos(turn) * east + np.sin(turn) * north
+    v = -np.sin(turn) * east + np.cos(turn) * north
+    size = digits.shape[-1]
+    middle, scale = (size - 1) / 2, size / 2
+    return warp.bilinear(digits, middle - scale * v, middle + scale * u)

@@ -1,0 +1,43 @@
+"""The convolutional baseline of SUPCAPS, as released: two convolutions, each with max pooling, and a hidden layer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from recaps.config.models.convnet import Options
+from recaps.models.model import Batch, Model
+
+
+class ConvNet(Model):
+    """Convolutions with ReLU and 2x2 max pooling, a ReLU layer, class scores.
+
+    Shapes: images [B, C, H, W], scores [B, classes].
+    """
+
+    def __init__(self, options: Options, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        layers: list[nn.Module] = []
+        for wide in options.channels:
+            layers += [nn.Conv2d(channels, wide, options.kernel), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = wide
+            height, width = (height - options.kernel + 1) // 2, (width - options.kernel + 1) // 2
+        layers += [nn.Flatten(), nn.Linear(channels * height * width, options.hidden), nn.ReLU()]
+        layers += [nn.Linear(options.hidden, options.classes)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)  # type: ignore[no-any-return]
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        scores = self(batch["images"]).float()
+        accuracy = (scores.argmax(1) == batch["labels"]).float().mean()
+        return {"loss": cross_entropy(scores, batch["labels"]), "accuracy": accuracy}
+
+    def latents(self, images: Tensor) -> dict[str, Tensor]:
+        return {"scores": self(images)}
+
+
+def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> ConvNet:
+    return ConvNet(options, image_shape)

@@ -1,0 +1,59 @@
+"""What training and evaluation know of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recaps.config.training import Training
+
+Batch = dict[str, Tensor]
+"""`images`: float32 in 0..1, [B, C, H, W]; `labels`: int64, [B]."""
+
+
+class Model(nn.Module):
+    """A model that knows how it learns.
+
+    Subclasses define `losses`, and override `training_step` where learning is not plain back-propagation.
+    """
+
+    training_options: Training
+
+    def configure(self, training: Training) -> None:
+        """Make ready for training: optimisers and their schedules."""
+        self.training_options = training
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=training.learning_rate, eps=1e-8, fused=True)
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """All optimisers by name: their state belongs into a checkpoint."""
+        return {"adam": self.optimizer}
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """The scalar `loss` to be minimised, and its terms or other scalars worth a column in the history."""
+        raise NotImplementedError
+
+    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Learn from one batch; return its scalars, without gradients."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.training_options, step)
+        losses = self.losses(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses["loss"].backward()
+        self.optimizer.step()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def latents(self, images: Tensor) -> dict[str, Tensor]:
+        """Arrays of interest for each image, the first axis being the image's."""
+        raise NotImplementedError
+
+    def probes(self) -> dict[str, Any]:
+        """Functions `probe(images, labels) -> dict of arrays` that figures are drawn from, by name."""
+        return {}
+
+
+def learning_rate(training: Training, step: int) -> float:
+    """Exponential decay without a staircase, down to a floor."""
+    decayed = training.learning_rate * training.lr_decay ** (step / training.lr_decay_steps)
+    return max(decayed, training.lr_floor)

@@ -1,0 +1,1 @@
+"""What the models share: capsule layers, routing, losses."""

@@ -1,0 +1,20 @@
+"""Initial values as TensorFlow 1 drew them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def truncated_normal(*shape: int, std: float, mean: float = 0.0) -> Tensor:
+    """Normal values, drawn again where they lie more than two standard deviations off."""
+    return nn.init.trunc_normal_(torch.empty(*shape), mean, std, mean - 2 * std, mean + 2 * std)
+
+
+def initialise(module: nn.Module, std: float, bias: float = 0.1) -> nn.Module:
+    """Give `module` truncated normal weights and a constant bias, in place."""
+    with torch.no_grad():
+        module.weight.copy_(truncated_normal(*module.weight.shape, std=std))  # type: ignore[operator, arg-type, union-attr]
+        if module.bias is not None:
+            nn.init.constant_(module.bias, bias)  # type: ignore[arg-type]
+    return module

@@ -1,0 +1,119 @@
+"""Dynamic routing by agreement."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recaps.nn.routing.routed import Routed
+from recaps.nn.squash import squash
+
+
+def dynamic_routing(
+    votes: Tensor,
+    bias: Tensor,
+    iterations: int = 3,
+    gradient: Literal["all", "last"] = "all",
+) -> Routed:
+    """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
+
+    The logits start at zero and grow in every iteration by the dot product of vote and output capsule, so before
+    iteration t they are b_ij = u_hat_ij . (v_j^1 + ... + v_j^(t-1)): they are computed from the sum of the earlier outputs
+    rather than kept. The softmax runs over the output capsules. As in the released code a bias is added to the weighted
+    sum in every iteration, before squash.
+
+    Args:
+        votes: [B, I, J, D], in the precision that products are to be computed in.
+        bias: [J, D].
+        iterations: routing iterations, at least 1.
+        gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
+
+    Returns:
+        Capsules and the coupling of the last iteration, in the precision of `bias`: early in training couplings differ by
+        less than bfloat16 can tell.
+    """
+    capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all")
+    return Routed(capsules, coupling)
+
+
+class _DynamicRouting(torch.autograd.Function):
+    """The votes are the largest tensor of a capsule network by far, and time goes into reading them.
+
+    So each use of them is one batched matrix product: with J vectors on a block diagonal, [I, J*D] x [J*D, J] gives all
+    dot products and [J, I] x [I, J*D] all weighted sums (of which the diagonal blocks are kept). The backward pass
+    writes their gradient once, as one product over all iterations, where automatic differentiation would write and add
+    two such tensors per iteration.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, votes: Tensor, bias: Tensor, iterations: int, through_all: bool) -> tuple[Tensor, Tensor]:
+        outputs = votes.shape[2]
+        flat = votes.flatten(2)
+        sums, totals, couplings = [], [], []
+        total = torch.zeros((), device=votes.device)
+        coupling = bias.new_full((*flat.shape[:2], outputs), 1 / outputs)
+        for iteration in range(iterations):
+            if iteration:
+                coupling = _dots(flat, total).softmax(-1, dtype=bias.dtype)
+            couplings.append(coupling.to(flat.dtype))
+            sums.append(_weighted_sum(couplings[-1], flat) + bias)
+            totals.append(total)
+            capsules = squash(sums[-1])
+            total = total + capsules
+        ctx.save_for_backward(flat, *sums, *couplings, *totals)
+        ctx.iterations, ctx.through_all = iterations, through_all
+        ctx.mark_non_differentiable(coupling)
+        return capsules, coupling
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        flat, *saved = ctx.saved_tensors
+        n = ctx.iterations
+        sums, couplings, totals = saved[:n], saved[n : 2 * n], saved[2 * n :]
+        bias_gradient = torch.zeros_like(sums[0][0])
+        total_gradient = torch.zeros_like(gradient)
+        coefficients, directions = [], []  # d loss / d votes_ij = sum over terms of coefficient_ij * direction_j
+        for t in reversed(range(n)) if ctx.through_all else [n - 1]:
+            at_output = total_gradient + gradient if t == n - 1 else total_gradient
+            at_sum = _squash_backward(sums[t], at_output)
+            bias_gradient += at_sum.sum(0)
+            coefficients.append(couplings[t])
+            directions.append(at_sum)
+            if t and ctx.through_all:
+                agreement, coupling = _dots(flat, at_sum).to(at_sum.dtype), couplings[t].to(at_sum.dtype)
+                at_logits = coupling * (agreement - (coupling * agreement).sum(-1, keepdim=True))
+                at_logits = at_logits.to(flat.dtype)
+                total_gradient = total_gradient + _weighted_sum(at_logits, flat)
+                coefficients.append(at_logits)
+                directions.append(totals[t])
+        spread = torch.cat([_block_diagonal(d.to(flat.dtype)).transpose(1, 2) for d in directions], 1)
+        votes_gradient = torch.bmm(torch.cat(coefficients, 2), spread)
+        return votes_gradient.unflatten(2, gradient.shape[1:]), bias_gradient, None, None
+
+
+def _dots(flat: Tensor, vectors: Tensor) -> Tensor:
+    """Dot product of every vote with its output's vector: [B, I, J*D] and [B, J, D] to [B, I, J]."""
+    return torch.bmm(flat, _block_diagonal(vectors.to(flat.dtype)))
+
+
+def _weighted_sum(weights: Tensor, flat: Tensor) -> Tensor:
+    """Weighted sum of the votes for each output: [B, I, J] and [B, I, J*D] to [B, J, D], in float32 at least."""
+    outputs = weights.shape[2]
+    every = torch.bmm(weights.transpose(1, 2), flat).unflatten(2, (outputs, -1))
+    own = every.diagonal(dim1=1, dim2=2).transpose(1, 2)
+    return own.float() if own.element_size() < 4 else own
+
+
+def _block_diagonal(vectors: Tensor) -> Tensor:
+    """[B, J, D] to [B, J*D, J], vector j in rows j*D to j*D+D-1 of column j, zeros elsewhere."""
+    return torch.diag_embed(vectors.transpose(1, 2), dim1=1, dim2=3).flatten(1, 2)
+
+
+def _squash_backward(sums: Tensor, gradient: Tensor) -> Tensor:
+    with torch.enable_grad():
+        sums = sums.detach().requires_grad_()
+        return torch.autograd.grad(squash(sums), sums, gradient)[0]

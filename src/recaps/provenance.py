@@ -1,0 +1,53 @@
+"""Where a result comes from: code, packages, machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("recaps", "torch", "numpy", "scikit-learn", "pandas", "matplotlib", "snakemake", "pydantic", "safetensors")
+
+
+def describe(project: Path | None) -> dict[str, Any]:
+    """Git commit and dirty flag of the folder `project`, package versions, and the machine."""
+    return {
+        "git": git(project) if project else None,
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "host_cores": os.cpu_count(),
+        "job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def git(project: Path) -> dict[str, Any] | None:
+    """Commit and whether tracked files differ from it; None outside a git checkout."""
+    commit = _git(project, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_git(project, "status", "--porcelain", "--untracked-files=no"))}
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _git(project: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", "-C", str(project), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

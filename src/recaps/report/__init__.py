@@ -1,0 +1,1 @@
+"""Claims, the scorecard, the HTML report, and the project's published record."""

@@ -1,0 +1,82 @@
+"""Small drawings inside the page, as SVG text: where a value lies, and how a loss fell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from xml.sax.saxutils import quoteattr
+
+from markupsafe import Markup
+
+Curve = Sequence[tuple[float, float]]
+
+
+def strip(published: float, tolerance: float, ours: float, interval: tuple[float, float] | None, label: str) -> Markup:
+    """The published value with its tolerance as a band, and ours with its interval, on one line.
+
+    Args:
+        label: what a screen reader says.
+    """
+    width, height, margin = 150.0, 22.0, 6.0
+    points = [published - tolerance, published + tolerance, ours, *(interval or ())]
+    low, high = min(points), max(points)
+
+    def x(value: float) -> str:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return f"{margin + share * (width - 2 * margin):.1f}"
+
+    band = float(x(published + tolerance)) - float(x(published - tolerance))
+    parts = [
+        f'<line class="axis" x1="0" x2="{width:g}" y1="11" y2="11"/>',
+        f'<rect class="band" x="{x(published - tolerance)}" y="3" width="{max(band, 1):.1f}" height="16" rx="2"/>',
+        f'<line class="published" x1="{x(published)}" x2="{x(published)}" y1="1" y2="21"/>',
+    ]
+    if interval:
+        parts.append(f'<line class="interval" x1="{x(interval[0])}" x2="{x(interval[1])}" y1="11" y2="11"/>')
+    parts.append(f'<circle class="ours" cx="{x(ours)}" cy="11" r="4"/>')
+    return _svg("strip", width, height, parts, label)
+
+
+def curves(series: Sequence[Curve], label: str) -> Markup:
+    """One line per run of (step, loss), on a logarithmic axis where all losses are positive."""
+    width, height, left, bottom, top = 260.0, 130.0, 46.0, 18.0, 8.0
+    series = [[point for point in curve if math.isfinite(point[1])] for curve in series]
+    points = [point for curve in series for point in curve]
+    if not points:
+        return Markup("")
+    logarithmic = all(loss > 0 for _, loss in points)
+    last = max(step for step, _ in points) or 1
+    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+    scale = math.log10 if logarithmic else float
+
+    def place(step: float, loss: float) -> str:
+        span = scale(high) - scale(low) or 1
+        x = left + step / last * (width - left - 8)
+        y = height - bottom - (scale(loss) - scale(low)) / span * (height - bottom - top)
+        return f"{x:.1f},{y:.1f}"
+
+    base = height - bottom
+    parts = [
+        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{width - 8:g}" fill="none"/>',
+        f'<text x="{left - 5:g}" y="{top + 6:g}" text-anchor="end">{high:.3g}</text>',
+        f'<text x="{left - 5:g}" y="{base:g}" text-anchor="end">{low:.3g}</text>',
+        f'<text x="{left:g}" y="{height - 5:g}">0</text>',
+        f'<text x="{width - 8:g}" y="{height - 5:g}" text-anchor="end">step {last:,.0f}</text>',
+    ]
+    for number, curve in enumerate(series):
+        path = " ".join(place(step, loss) for step, loss in curve)
+        parts.append(f'<polyline class="curve seed-{number % 3}" points="{path}"/>')
+    return _svg("curves", width, height, parts, label)
+
+
+def thin(rows: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the positions `rows`, evenly spread, with the first and the last."""
+    if len(rows) <= most:
+        return list(rows)
+    step = (len(rows) - 1) / (most - 1)
+    return [rows[round(index * step)] for index in range(most)]
+
+
+def _svg(kind: str, width: float, height: float, parts: Sequence[str], label: str) -> Markup:
+    head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label={quoteattr(label)}>'
+    return Markup(head + "".join(parts) + "</svg>")

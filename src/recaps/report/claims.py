@@ -1,0 +1,183 @@
+"""What the papers state: typed rows of `config/claims.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from recaps.config.base import Section
+from recaps.config.load import check, read_yaml
+from recaps.config.variant import Name, Paper
+from recaps.errors import UserError, nearest
+
+Unit = Literal["percent", "fraction", "squared error", "ratio", "count"]
+Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+$")]
+
+
+class Measure(Section):
+    """Where our value of a claim is found: a row of `metrics.csv` for every seed."""
+
+    variant: Name
+    """A variant of the claim's paper."""
+    metric: Name
+    """A metric of that variant, e.g. `svm-affnist-b`."""
+
+    def __str__(self) -> str:
+        return f"{self.variant}/{self.metric}"
+
+
+class _Claim(Section):
+    """What every kind of claim has."""
+
+    id: Id
+    """`<paper>/<table, figure or section>/<name>`."""
+    where: str
+    """Where the paper states it, e.g. `Table 1`."""
+    statement: str
+    """The claim in one sentence."""
+    unit: Unit = "percent"
+    """Unit of the measured values."""
+    reason: str
+    """Why the tolerance, the limits or the comparison are as they are: test-set size, seeds, rounding."""
+    note: str = ""
+    """How the paper is read here, where it leaves that open."""
+    quoted: bool = False
+    """The paper quotes the value from other authors, and our pipeline measures it too."""
+
+    @property
+    def paper(self) -> str:
+        return self.id.split("/", 1)[0]
+
+
+class Number(_Claim):
+    """A value that the paper prints."""
+
+    kind: Literal["number"]
+    measure: Measure
+    published: FiniteFloat
+    """The printed value."""
+    tolerance: FiniteFloat = Field(gt=0)
+    """Largest distance of our mean that still counts as the same value."""
+    n: int | None = Field(None, ge=1)
+    """Size of their test set."""
+    seeds: int | None = Field(None, ge=2)
+    """Number of their runs, where they give more than one."""
+    sd: FiniteFloat | None = Field(None, ge=0)
+    """Standard deviation over their runs, where they give it."""
+    beside: Id | None = None
+    """Another number of the same paper. Where ours lies on the same side of it as theirs does, and the difference is
+    separated from 0, the direction holds."""
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return (self.measure,)
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Number:
+        if (self.seeds is None) != (self.sd is None):
+            raise ValueError("seeds and sd: give both or neither")
+        return self
+
+
+class Ordering(_Claim):
+    """Values that come strictly one after the other."""
+
+    kind: Literal["ordering"]
+    order: Literal["descending", "ascending"] = "descending"
+    """Of `measures`, from first to last."""
+    measures: tuple[Measure, ...] = Field(min_length=2)
+    published: tuple[FiniteFloat, ...] = ()
+    """The values in the same order, where the paper prints them."""
+
+    @model_validator(mode="after")
+    def _published_fits(self) -> Ordering:
+        if not self.published:
+            return self
+        if len(self.published) != len(self.measures):
+            raise ValueError("published: give one value per measure, or none")
+        if list(self.published) != sorted(set(self.published), reverse=self.order == "descending"):
+            raise ValueError(f"published: the values are not strictly {self.order}")
+        return self
+
+
+class Bound(_Claim):
+    """A value, or the difference of two, that stays at or within limits."""
+
+    kind: Literal["bound"]
+    measure: Measure
+    minus: Measure | None = None
+    """Subtracted from `measure`: the limits are then on the difference."""
+    at_least: FiniteFloat | None = None
+    at_most: FiniteFloat | None = None
+    published: FiniteFloat | None = None
+    """The value itself, where the paper prints it."""
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return (self.measure,) if self.minus is None else (self.measure, self.minus)
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Bound:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("at_least, at_most: give at least one")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("at_least is above at_most")
+        return self
+
+
+Claim = Number | Ordering | Bound
+KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {
+    "number": Number,
+    "ordering": Ordering,
+    "bound": Bound,
+}
+
+
+def read(file: Path) -> list[Claim]:
+    """Return the claims of a YAML file, in its order.
+
+    Raises:
+        UserError: one line naming the file, the claim, the key and the nearest valid one.
+    """
+    values = read_yaml(file)
+    rows = values.pop("claims", None)
+    if values or not isinstance(rows, list):
+        raise UserError(f"{file}: one key is needed, 'claims', holding a list")
+    claims: list[Claim] = [_claim(row, f"{file}: claim {place}") for place, row in enumerate(rows, start=1)]
+    numbers: set[str] = set()
+    seen: set[str] = set()
+    for claim in claims:
+        if claim.id in seen:
+            raise UserError(f"{file}: {claim.id}: this id is given twice; rename one")
+        seen.add(claim.id)
+        if isinstance(claim, Number):
+            numbers.add(claim.id)
+    for claim in claims:
+        if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
+            raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
+    return claims
+
+
+def _claim(row: Any, where: str) -> Claim:
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where}: a mapping of keys to values is needed")
+    where = f"{where} ({row['id']})" if "id" in row else where
+    kind = str(row.get("kind", ""))
+    if kind not in KINDS:
+        raise UserError(f"{where}: kind: there is no kind '{kind}'{nearest(kind, KINDS)}")
+    return check(KINDS[kind], row, where)
+
+
+def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper]) -> None:
+    """Raise a UserError for the first claim that names a variant which its paper does not have."""
+    for claim in claims:
+        if claim.paper not in papers:
+            raise UserError(f"claims: {claim.id}: there is no paper '{claim.paper}'{nearest(claim.paper, papers)}")
+        variants = papers[claim.paper].variants
+        for measure in claim.measures:
+            if measure.variant not in variants:
+                hint = nearest(measure.variant, variants)
+                raise UserError(f"claims: {claim.id}: there is no variant '{measure.variant}'{hint}")

@@ -1,0 +1,118 @@
+"""What the report shows of a paper: its tables, figures and runs, read from the files of one scale."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recaps.config.load import Project
+from recaps.config.variant import Output, Variant
+from recaps.errors import UserError
+from recaps.io import read_json
+from recaps.report import charts
+from recaps.report.measured import Record
+
+#: Larger data files are linked, not put into the page.
+MOST_EMBEDDED = 200_000
+MOST_POINTS = 200
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the page shows it."""
+
+    record: Record
+    folder: str
+    evaluations: Sequence[Mapping[str, Any]]
+    history: charts.Curve
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    output: Output
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: Sequence[bool]
+    data: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    output: Output
+    image: str
+    data: str
+
+
+def read_table(folder: Path, name: str, output: Output) -> Table | None:
+    """Return a table as it was saved, or None where there is none."""
+    file = folder / f"{name}.csv"
+    if not file.exists():
+        return None
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return Table(
+        name=name,
+        output=output,
+        columns=[str(column) for column in frame.columns],
+        rows=frame.to_numpy().tolist(),
+        numeric=[_is_numeric(frame[column]) for column in frame.columns],
+        data=_link(file, f"papers/{folder.name}/{file.name}"),
+    )
+
+
+def _is_numeric(column: pd.Series) -> bool:
+    """Whether every filled cell starts with a number, as in `90.12`, `99 %`, `97.2 ± 0.1`."""
+    filled = [str(cell) for cell in column if str(cell).strip()]
+    return bool(filled) and all(cell.lstrip("<>≥≤±-+ ")[:1].isdigit() for cell in filled)
+
+
+def read_figure(folder: Path, name: str, output: Output) -> Figure | None:
+    """Return a figure with its data, or None where there is none."""
+    image = folder / f"{name}.png"
+    if not image.exists():
+        return None
+    data = folder / f"{name}.csv"
+    link = _link(data, f"papers/{folder.name}/{data.name}") if data.exists() else ""
+    return Figure(name=name, output=output, image=_embedded(image, "image/png"), data=link)
+
+
+def _link(file: Path, relative: str) -> str:
+    return _embedded(file, "text/csv") if file.stat().st_size <= MOST_EMBEDDED else relative
+
+
+def _embedded(file: Path, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"
+
+
+def read_runs(project: Project, paper: str, variant: str, root: Path) -> list[Run]:
+    """Return the finished runs of a variant."""
+    found = []
+    for seed in project.seeds:
+        folder = f"runs/{paper}/{variant}/seed-{seed}"
+        if not (root / folder / "record.json").exists():
+            continue
+        heads = _evaluations(project.papers[paper].variants[variant], root / folder / "heads")
+        history = _history(root / folder / "history.csv")
+        found.append(Run(read_json(root / folder / "record.json"), folder, heads, history))
+    return found
+
+
+def _evaluations(variant: Variant, folder: Path) -> list[Mapping[str, Any]]:
+    files = [folder / f"{head}-{protocol}.json" for head, protocols in variant.heads.items() for protocol in protocols]
+    return [read_json(file) for file in files if file.exists()]
+
+
+def _history(file: Path) -> list[tuple[float, float]]:
+    if not file.exists():
+        return []
+    frame = pd.read_csv(file)
+    if not {"step", "loss"} <= set(frame.columns):
+        raise UserError(f"{file}: no columns 'step' and 'loss'; delete the run's folder and run again")
+    kept = frame.iloc[charts.thin(range(len(frame)), MOST_POINTS)]
+    return list(zip(kept["step"].astype(float), kept["loss"].astype(float), strict=True))

@@ -1,0 +1,237 @@
+"""The report: one self-contained HTML page, a pure function of the files of one scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from recaps.config.load import Project
+from recaps.config.variant import Paper
+from recaps.io import write_text
+from recaps.report import charts, scorecard
+from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table
+from recaps.report.measured import Record, dirty, stand_in
+from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value
+
+TEMPLATE = "report.html.j2"
+#: Symbol and CSS class of a verdict; the words stand beside them, so colour is never alone.
+BADGES = {
+    REPRODUCED: ("✓", "good"),
+    DIRECTION: ("↗", "fair"),
+    NOT_REPRODUCED: ("✗", "bad"),
+    NOT_RUN: ("·", "none"),
+    STAND_IN: ("○", "none"),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One paper."""
+
+    name: str
+    paper: Paper
+    claims: Sequence[Mapping[str, Any]]
+    tables: Sequence[Table]
+    figures: Sequence[Figure]
+    missing: Sequence[str]
+    runs: Sequence[Run]
+    curves: Sequence[tuple[str, Markup]]
+
+
+def build(project: Project, root: Path, out: Path, *, readings: Path | None = None) -> None:
+    """Write the page `out`.
+
+    Args:
+        project: what was asked for: papers, variants, seeds, tables and figures, with titles and captions.
+        root: the folder `results/<scale>`; what is absent there is named as missing on the page.
+        readings: a Markdown file on what the papers leave open, where there is one.
+
+    Raises:
+        UserError: the scorecard is missing.
+    """
+    root = Path(root)
+    card = scorecard.load(root / "scorecard.csv")
+    papers = [_section(project, name, root, card) for name in project.papers]
+    records = [run.record for paper in papers for run in paper.runs]
+    page = {
+        "scale": project.config.scale,
+        "description": project.scale.description,
+        "stand_in": project.scale.stand_in or stand_in(records),
+        "facts": _facts(project, records),
+        "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
+        "total": len(card),
+        "papers": papers,
+        "readings": _markdown(readings) if readings and Path(readings).exists() else None,
+        "limitations": _limitations(project, card, records),
+        "command": f"snakemake --profile profiles/local --config scale={project.config.scale}",
+    }
+    write_text(out, _environment().get_template(TEMPLATE).render(page))
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(duration=duration, size=size, count=lambda number: f"{number:,.0f}")
+    return environment
+
+
+def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Section:
+    paper = project.papers[name]
+    folder = root / "papers" / name
+    tables = [table for key, output in paper.tables.items() if (table := read_table(folder, key, output))]
+    figures = [figure for key, output in paper.figures.items() if (figure := read_figure(folder, key, output))]
+    drawn = {table.name for table in tables} | {figure.name for figure in figures}
+    runs = {variant: read_runs(project, name, variant, root) for variant in paper.variants}
+    return Section(
+        name=name,
+        paper=paper,
+        claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
+        tables=tables,
+        figures=figures,
+        missing=[output.title for key, output in {**paper.tables, **paper.figures}.items() if key not in drawn],
+        runs=[run for of_variant in runs.values() for run in of_variant],
+        curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
+    )
+
+
+def _claim(row: pd.Series) -> dict[str, Any]:
+    """A scorecard row with what the template needs beside it: symbol, drawing, texts of numbers."""
+    interval = None if math.isnan(row["interval_low"]) else (row["interval_low"], row["interval_high"])
+    symbol, style = BADGES[row["verdict"]]
+    drawing = Markup("")
+    if row["kind"] == "number" and row["ours"]:
+        published = float(row["published"].split()[0])
+        label = f"published {row['published']}, tolerance {row['tolerance']:g}, ours {row['ours']}"
+        drawing = charts.strip(published, row["tolerance"], float(row["ours"]), interval, label)
+    return {
+        **{str(key): value for key, value in row.items()},
+        "symbol": symbol,
+        "style": style,
+        "drawing": drawing,
+        "sd_text": "" if math.isnan(row["sd"]) else format_value(row["sd"], row["unit"]),
+        "interval_text": scorecard.interval_text(row) if interval else "",
+        "difference_text": _signed(row),
+        "p_text": p_text(row["p_value"]),
+        "tolerance_text": "" if math.isnan(row["tolerance"]) else f"{row['tolerance']:g}",
+    }
+
+
+def _signed(row: pd.Series) -> str:
+    if math.isnan(row["difference"]):
+        return ""
+    text = format_value(abs(row["difference"]), row["unit"])
+    meaning = {"number": "ours minus published", "ordering": "smallest gap", "bound": "inside the limit"}[row["kind"]]
+    return f"{'-' if row['difference'] < 0 else '+'}{text} ({meaning})"
+
+
+def _curves(variant: str, runs: Sequence[Run]) -> Markup:
+    histories = [run.history for run in runs if run.history]
+    return charts.curves(histories, f"training loss of {variant}, {len(histories)} seeds")
+
+
+def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What the head of the page says about the whole: from the records, so that the page depends on files only."""
+    commits = _several(f"{git.get('commit') or 'unknown'}"[:12] for git in (run.get("git", {}) for run in records))
+    if dirty(records):
+        commits += " with uncommitted changes"
+    finished = [str(run["finished"])[:10] for run in records if run.get("finished")]
+    days = _several((min(finished), max(finished))) if finished else ""
+    seconds = sum(float(run.get("wall_seconds") or 0) for run in records)
+    facts = [
+        ("Papers", str(len(project.papers))),
+        ("Seeds", ", ".join(map(str, project.seeds))),
+        ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
+        ("Commit", commits),
+        ("Date", days.replace(", ", " to ")),
+        ("Device", _several(str(run["device"]) for run in records if run.get("device"))),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]) -> list[str]:
+    """What a reader must know before believing a number, as far as files tell it."""
+    found = []
+    if project.scale.stand_in or stand_in(records):
+        found.append("Made of stand-in data that ships with a dependency: the numbers show only that everything runs.")
+    for name, other in sorted({**project.scale.datasets, **project.config.datasets}.items()):
+        found.append(f"The set {name} was replaced by {other}: not the data that the papers used.")
+    if len(project.seeds) == 1:
+        found.append(
+            "One seed per variant: no interval, and no spread over trainings. Orderings are separated on the test "
+            "images only; another seed may decide otherwise."
+        )
+    shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
+    if shorter:
+        found.append(f"Stopped before the planned number of steps: {', '.join(shorter)}.")
+    not_run = int((card["verdict"] == NOT_RUN).sum())
+    if not_run:
+        found.append(f"{not_run} of {len(card)} claims have no measured value at this scale.")
+    if dirty(records):
+        found.append(
+            "Some runs were made from a working tree with uncommitted changes: the commit alone is not the code."
+        )
+    if len({run.get("git", {}).get("commit") for run in records}) > 1:
+        found.append("Runs come from several commits; each run's record names its own.")
+    return found
+
+
+def _steps(run: Record) -> int:
+    return int(run.get("steps") or 0)
+
+
+def _planned(project: Project, run: Record) -> int:
+    return project.papers[run["paper"]].variants[run["variant"]].training.steps
+
+
+def _several(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _markdown(file: Path) -> Markup:
+    """Markdown without raw HTML and without images, its headings below the page's own."""
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    tokens = renderer.parse(Path(file).read_text(encoding="utf-8"))
+    if tokens and tokens[0].tag == "h1":
+        tokens = tokens[3:]
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+    html = renderer.renderer.render(tokens, renderer.options, {})
+    html = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
+    return Markup(html)
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `12 min`, `3 h 05 min`."""
+    if seconds is None:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size(number: float | None) -> str:
+    """Bytes, as `812 MB` or `1.4 GB`."""
+    if number is None:
+        return ""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def p_text(p: float) -> str:
+    if math.isnan(p):
+        return ""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

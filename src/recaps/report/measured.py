@@ -1,0 +1,117 @@
+"""What was measured: the metrics of a finished scale, by claim, and the records of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recaps.errors import UserError
+from recaps.io import read_json
+from recaps.report.statistics import Estimate, deviation, over_seeds, proportion_error
+
+#: One row per variant, seed and metric. Optional besides: `se` (standard error of the value over the test images)
+#: and `measured_on` (the resolved set, e.g. `affnist-generated/test`).
+COLUMNS = ("paper", "variant", "seed", "metric", "value", "n", "unit", "stand_in")
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one variant, over its seeds."""
+
+    values: tuple[float, ...]
+    seeds: tuple[int, ...]
+    n: int | None
+    unit: str
+    stand_in: bool
+    test_error: float | None
+    """Standard error of one value that comes from the finite test set; None where unknown."""
+    measured_on: str
+
+    @property
+    def estimate(self) -> Estimate:
+        return over_seeds(self.values, self.test_error)
+
+    @property
+    def sd(self) -> float:
+        return deviation(self.values)
+
+
+def read_metrics(files: Iterable[Path]) -> pd.DataFrame:
+    """Return the rows of all `metrics.csv` files; values that are not finite are left out.
+
+    Raises:
+        UserError: a file is missing or is not a table of metrics.
+    """
+    return pd.concat([_read(Path(file)) for file in files] or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
+
+
+def _read(file: Path) -> pd.DataFrame:
+    try:
+        frame = pd.read_csv(file, dtype={"paper": str, "variant": str, "metric": str, "unit": str, "stand_in": str})
+        frame["value"] = pd.to_numeric(frame["value"])
+    except FileNotFoundError as error:
+        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+    except (KeyError, ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{file}: not a table of metrics ({' '.join(str(error).split())})") from error
+    missing = [column for column in COLUMNS if column not in frame]
+    if missing:
+        raise UserError(f"{file}: not a table of metrics: no column '{missing[0]}'; delete it and run again")
+    frame["stand_in"] = frame["stand_in"].str.lower() == "true"
+    return frame[frame["value"].map(math.isfinite)]
+
+
+def collect(metrics: pd.DataFrame) -> dict[tuple[str, str, str], Measured]:
+    """Return every metric under its (paper, variant, metric)."""
+    groups = metrics.sort_values("seed").groupby(["paper", "variant", "metric"], sort=False)
+    return {(str(key[0]), str(key[1]), str(key[2])): _measured(rows) for key, rows in groups}
+
+
+def _measured(rows: pd.DataFrame) -> Measured:
+    first = rows.iloc[0]
+    n = int(first["n"]) if pd.notna(first["n"]) and first["n"] > 0 else None
+    unit = str(first["unit"])
+    error = float(first["se"]) if "se" in rows and pd.notna(first["se"]) else None
+    whole = {"percent": 100.0, "fraction": 1.0}.get(unit)
+    if error is None and n is not None and whole is not None:
+        error = whole * proportion_error(float(first["value"]) / whole, n)
+    return Measured(
+        values=tuple(float(value) for value in rows["value"]),
+        seeds=tuple(int(seed) for seed in rows["seed"]),
+        n=n,
+        unit=unit,
+        stand_in=bool(rows["stand_in"].any()),
+        test_error=error,
+        measured_on=str(first["measured_on"]) if "measured_on" in rows and pd.notna(first["measured_on"]) else "",
+    )
+
+
+def read_records(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the run records; a file that is not one is refused with a UserError."""
+    records = []
+    for file in files:
+        record = read_json(Path(file))
+        if not isinstance(record, dict) or not {"paper", "variant", "seed"} <= record.keys():
+            raise UserError(f"{file}: not the record of a run; delete the run's folder and run again")
+        records.append(record)
+    return records
+
+
+def batch_size(record: Record) -> int | None:
+    """Images per mini-batch, from the record's resolved config."""
+    value = record.get("config", {}).get("training", {}).get("batch_size")
+    return int(value) if value is not None else None
+
+
+def stand_in(records: Sequence[Record]) -> bool:
+    return any(record.get("dataset", {}).get("stand_in", False) for record in records)
+
+
+def dirty(records: Sequence[Record]) -> bool:
+    return any(record.get("git", {}).get("dirty", False) for record in records)

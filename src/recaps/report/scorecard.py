@@ -1,0 +1,248 @@
+"""The scorecard: every claim, our value, and a verdict that is computed. `docs/claims.md` says how."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import pandas as pd
+
+from recaps.errors import UserError
+from recaps.io import write_text
+from recaps.report.claims import Claim, Measure, Number, Ordering, read
+from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
+from recaps.report.statistics import Estimate
+from recaps.report.verdicts import NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge
+
+MARKDOWN_NOTES = """\
+Ours is the mean over seeds, ± their standard deviation. *Quoted*: the paper takes the number from other authors.
+`scorecard.csv` has for each row the tolerance and its reason, p-value, seeds, and how it was measured;
+`docs/claims.md` says how verdicts are computed."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim beside what we measured. Numbers that do not exist are nan.
+
+    Attributes:
+        ours: mean over seeds; of an ordering, the mean of each measure.
+        sd, interval_low, interval_high: of our value; of an ordering, of the gap that is least certain.
+        difference: ours minus published; of an ordering, that gap; of a bound, how far inside the nearest limit.
+        p_value: of no difference from the published value, of no gap, or of lying at the limit.
+    """
+
+    id: str
+    paper: str
+    where: str
+    statement: str
+    published: str
+    ours: str = ""
+    sd: float = math.nan
+    seeds: int = 0
+    interval_low: float = math.nan
+    interval_high: float = math.nan
+    difference: float = math.nan
+    p_value: float = math.nan
+    tolerance: float = math.nan
+    reason: str = ""
+    verdict: str = NOT_RUN
+    how: str = ""
+    kind: str = ""
+    unit: str = ""
+    quoted: bool = False
+    note: str = ""
+
+
+def scorecard(claims: Sequence[Claim], metrics: pd.DataFrame, scale: str, runs: Sequence[Record] = ()) -> pd.DataFrame:
+    """Return one row per claim, in the order of `claims`, with the columns of `Row`.
+
+    Args:
+        metrics: tidy rows as in `metrics.csv`.
+        runs: records of the runs, for the column `how`.
+    """
+    measured = collect(metrics)
+    numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
+    rows = [asdict(_row(claim, numbers, measured, scale, runs)) for claim in claims]
+    return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
+
+
+def _row(claim: Claim, numbers: Mapping[str, Number], measured: All, scale: str, runs: Sequence[Record]) -> Row:
+    found = {measure: measured.get((claim.paper, measure.variant, measure.metric)) for measure in claim.measures}
+    present = {measure: item for measure, item in found.items() if item is not None}
+    base = Row(
+        id=claim.id,
+        paper=claim.paper,
+        where=claim.where,
+        statement=claim.statement,
+        published=published_text(claim),
+        tolerance=claim.tolerance if isinstance(claim, Number) else math.nan,
+        reason=claim.reason,
+        kind=claim.kind,
+        unit=claim.unit,
+        quoted=claim.quoted,
+        note=claim.note,
+    )
+    if len(present) < len(found):
+        lacking = ", ".join(str(measure) for measure in found if measure not in present)
+        return Row(**{**asdict(base), "how": f"scale {scale}; no value of {lacking}"})
+    _check_units(claim, present)
+    finding = judge(claim, present, numbers, measured)
+    interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
+    made_of_stand_ins = any(item.stand_in for item in present.values())
+    low, high = interval or (math.nan, math.nan)
+    values = {
+        "ours": finding.ours,
+        "sd": finding.sd,
+        "seeds": min(len(item.seeds) for item in present.values()),
+        "interval_low": low,
+        "interval_high": high,
+        "difference": finding.difference,
+        "p_value": math.nan if finding.p_value is None or made_of_stand_ins else finding.p_value,
+        "verdict": STAND_IN if made_of_stand_ins else finding.verdict,
+        "how": _how(claim, present, finding.estimate, scale, runs),
+    }
+    return Row(**{**asdict(base), **values})
+
+
+def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
+    for measure, item in present.items():
+        if item.unit != claim.unit:
+            raise UserError(
+                f"claims: {claim.id}: unit: the claim is in '{claim.unit}', but {measure} is measured in '{item.unit}'"
+            )
+
+
+def _how(
+    claim: Claim, present: Mapping[Measure, Measured], estimate: Estimate, scale: str, runs: Sequence[Record]
+) -> str:
+    """Scale, sets, seeds, steps and device behind a row, in one line."""
+    parts = [f"scale {scale}"]
+    parts += dict.fromkeys(_tested_on(item) for item in present.values() if item.n or item.measured_on)
+    seeds = sorted({seed for item in present.values() for seed in item.seeds})
+    fewest = min(len(item.seeds) for item in present.values())
+    parts.append(f"{fewest} seed{'s' if fewest > 1 else ''} ({', '.join(map(str, seeds))})")
+    if fewest == 1:
+        parts.append(_one_seed(claim, estimate))
+    models = {(claim.paper, measure.variant, seed) for measure in present for seed in seeds}
+    used = [run for run in runs if (run["paper"], run["variant"], int(run["seed"])) in models]
+    parts += dict.fromkeys(text for run in used if (text := _trained(run)))
+    devices = dict.fromkeys(str(run["device"]) for run in used if run.get("device"))
+    if devices:
+        parts.append(f"on {', '.join(devices)}")
+    return "; ".join(parts)
+
+
+def _one_seed(claim: Claim, estimate: Estimate) -> str:
+    if isinstance(claim, Number):
+        return "one seed gives no interval"
+    if estimate.basis == "none":
+        return "one seed gives no interval, and nothing else tells the uncertainty"
+    return "one seed gives no interval; the p-value counts the finite test set only"
+
+
+def _tested_on(item: Measured) -> str:
+    size = f"n = {item.n:,}" if item.n else ""
+    return f"tested on {item.measured_on} ({size})" if item.measured_on and size else item.measured_on or size
+
+
+def _trained(run: Record) -> str:
+    """E.g. `sparsecaps: 2,000 steps of 128 images of mnist-40`."""
+    if run.get("steps") is None:
+        return ""
+    size = batch_size(run)
+    name = run.get("dataset", {}).get("name", "")
+    images = f" of {size} images" if size else ""
+    return f"{run['variant']}: {int(run['steps']):,} steps{images}{f' of {name}' if name else ''}"
+
+
+def published_text(claim: Claim) -> str:
+    """What the paper states, in a few characters: `90.12`, `90.12 > 79 > 66`, `at least 0.02`."""
+    if isinstance(claim, Number):
+        return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
+    if isinstance(claim, Ordering):
+        mark = " > " if claim.order == "descending" else " < "
+        if claim.published:
+            return mark.join(f"{value:g}" for value in claim.published)
+        return mark.join(measure.variant for measure in claim.measures)
+    limits = [
+        *([f"at least {claim.at_least:g}"] if claim.at_least is not None else []),
+        *([f"at most {claim.at_most:g}"] if claim.at_most is not None else []),
+    ]
+    printed = f"{claim.published:g}, " if claim.published is not None else ""
+    return printed + ", ".join(limits)
+
+
+def counts(card: pd.DataFrame) -> dict[str, int]:
+    """Number of claims per verdict, in the order of `VERDICTS`; verdicts that do not occur are left out."""
+    found = Counter(card["verdict"])
+    return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+
+def markdown(card: pd.DataFrame, scale: str) -> str:
+    """A compact readable scorecard: verdict counts, then one table per paper."""
+    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
+    lines = [f"# Scorecard, scale `{scale}`", "", f"{len(card)} claims: {summary}.", ""]
+    if STAND_IN in set(card["verdict"]):
+        lines += ["**Stand-in data: no verdicts.** The numbers show only that everything runs.", ""]
+    if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
+        lines += ["One seed gives no interval; where the interval is empty, one seed was run.", ""]
+    for paper, rows in card.groupby("paper", sort=False):
+        lines += [f"## {paper}", "", "| where | claim | published | ours | 95 % interval | verdict |"]
+        lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in rows.iterrows()), ""]
+    lines += [MARKDOWN_NOTES, ""]
+    return "\n".join(lines)
+
+
+def _markdown_row(row: pd.Series) -> str:
+    interval = "" if math.isnan(row["interval_low"]) else interval_text(row)
+    ours = row["ours"] + ("" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}")
+    statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
+    cells = [row["where"], statement, row["published"], ours, interval, row["verdict"]]
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def interval_text(row: pd.Series) -> str:
+    return f"{format_value(row['interval_low'], row['unit'])} to {format_value(row['interval_high'], row['unit'])}"
+
+
+def load(file: Path) -> pd.DataFrame:
+    """Return a scorecard that `make` wrote.
+
+    Raises:
+        UserError: the file is missing.
+    """
+    names = [field.name for field in fields(Row) if field.type == "str"]
+    try:
+        card = pd.read_csv(file, dtype=dict.fromkeys(names, str))
+    except FileNotFoundError as error:
+        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+    card[names] = card[names].fillna("")
+    return card
+
+
+def make(
+    claims: Path,
+    metrics: Iterable[Path],
+    records: Iterable[Path],
+    out: Path,
+    *,
+    scale: str,
+    papers: Iterable[str] | None = None,
+) -> pd.DataFrame:
+    """Write `scorecard.csv` and `scorecard.md` into the folder `out`, and return the scorecard.
+
+    Args:
+        claims: `config/claims.yaml`.
+        metrics: the papers' `metrics.csv` files.
+        records: the runs' `record.json` files.
+        papers: the papers whose claims are judged; None: all.
+    """
+    chosen = None if papers is None else set(papers)
+    wanted = [claim for claim in read(claims) if chosen is None or claim.paper in chosen]
+    card = scorecard(wanted, read_metrics(metrics), scale, read_records(records))
+    write_text(Path(out) / "scorecard.csv", card.to_csv(index=False, float_format="%.6g"))
+    write_text(Path(out) / "scorecard.md", markdown(card, scale))
+    return card

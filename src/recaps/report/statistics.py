@@ -1,0 +1,100 @@
+"""Means over seeds, what is uncertain about them, and how far two of them are apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+#: Where an uncertainty comes from. `seeds`: the spread of several runs. `test images`: one run has no spread, so only
+#: the finite test set is counted. `none`: unknown.
+Basis = Literal["seeds", "test images", "none"]
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its standard error.
+
+    Attributes:
+        value: the estimate.
+        error: its standard error; None where nothing tells it.
+        freedom: degrees of freedom of the error (infinite: a normal distribution).
+        basis: what the error counts.
+    """
+
+    value: float
+    error: float | None
+    freedom: float
+    basis: Basis
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """Two-sided interval, or None without a standard error."""
+        if self.error is None:
+            return None
+        half = float(stats.t.ppf(0.5 + level / 2, self.freedom)) * self.error
+        return self.value - half, self.value + half
+
+    def p_value(self, value: float = 0.0) -> float | None:
+        """Two-sided p-value of the hypothesis that the truth is `value`, or None without a standard error."""
+        if self.error is None:
+            return None
+        if self.error == 0:
+            return float(self.value == value)
+        return float(2 * stats.t.sf(abs(self.value - value) / self.error, self.freedom))
+
+    def separated(self, value: float = 0.0) -> bool:
+        """Whether the estimate differs from `value` at the 5 % level."""
+        p = self.p_value(value)
+        return p is not None and p < 1 - LEVEL
+
+
+def over_seeds(values: Sequence[float], test_error: float | None = None) -> Estimate:
+    """The mean over seeds. One seed has no spread: its error is `test_error`, that of the finite test set."""
+    if not values:
+        raise ValueError("no values")
+    mean = math.fsum(values) / len(values)
+    if len(values) > 1:
+        return Estimate(mean, deviation(values) / math.sqrt(len(values)), len(values) - 1, "seeds")
+    return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images")
+
+
+def published(mean: float, sd: float | None, seeds: int | None) -> Estimate:
+    """A printed value; a single one, without the spread of its runs, is taken as exact."""
+    if sd is None or seeds is None:
+        return Estimate(mean, 0.0, math.inf, "seeds")
+    return Estimate(mean, sd / math.sqrt(seeds), seeds - 1, "seeds")
+
+
+def difference(a: Estimate, b: Estimate) -> Estimate:
+    """`a - b`, independent of each other: Welch's unequal variances and degrees of freedom.
+
+    Where `b` is exact this is the one-sample t-test of `a`. The basis is the weaker one of the two.
+    """
+    value = a.value - b.value
+    if a.error is None or b.error is None:
+        return Estimate(value, None, math.inf, "none")
+    variance = a.error**2 + b.error**2
+    spread = a.error**4 / a.freedom + b.error**4 / b.freedom
+    basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"
+    return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample (n - 1); exactly 0 where all values are equal; nan for fewer than two."""
+    if len(values) < 2:
+        return math.nan
+    if len(set(values)) == 1:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def proportion_error(fraction: float, n: float) -> float:
+    """Standard error of a fraction of `n` test images, after Agresti and Coull: above 0 also at 0 and at 1."""
+    adjusted = (fraction * n + 2) / (n + 4)
+    return math.sqrt(adjusted * (1 - adjusted) / (n + 4))

@@ -1,0 +1,117 @@
+"""The verdict on a claim: computed from the seeds, never written by hand. `docs/claims.md` says how."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from recaps.report import statistics
+from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
+from recaps.report.measured import Measured
+from recaps.report.statistics import Estimate
+
+REPRODUCED = "reproduced"
+DIRECTION = "direction holds"
+NOT_REPRODUCED = "not reproduced"
+NOT_RUN = "not run at this scale"
+STAND_IN = "stand-in data, no verdict"
+VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_RUN, STAND_IN)
+
+#: Everything measured, under (paper, variant, metric).
+All = Mapping[tuple[str, str, str], Measured]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The part of a row that depends on the kind of claim; `estimate` is what interval, sd and p-value are of."""
+
+    ours: str
+    estimate: Estimate
+    difference: float
+    p_value: float | None
+    verdict: str
+    sd: float = math.nan
+
+
+def judge(claim: Claim, present: Mapping[Measure, Measured], numbers: Mapping[str, Number], measured: All) -> Finding:
+    if isinstance(claim, Number):
+        return _judge_number(claim, present[claim.measure], numbers, measured)
+    if isinstance(claim, Ordering):
+        return _judge_ordering(claim, [present[measure] for measure in claim.measures])
+    return _judge_bound(claim, [present[measure] for measure in claim.measures])
+
+
+def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], measured: All) -> Finding:
+    estimate = ours.estimate
+    gap = statistics.difference(estimate, statistics.published(claim.published, claim.sd, claim.seeds))
+    interval = estimate.interval() if estimate.basis == "seeds" else None
+    if abs(gap.value) <= claim.tolerance or (interval and interval[0] <= claim.published <= interval[1]):
+        verdict = REPRODUCED
+    elif _same_side(claim, estimate, numbers, measured):
+        verdict = DIRECTION
+    else:
+        verdict = NOT_REPRODUCED
+    p_value = gap.p_value() if estimate.basis == "seeds" else None
+    return Finding(format_value(estimate.value, claim.unit), estimate, gap.value, p_value, verdict, ours.sd)
+
+
+def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number], measured: All) -> bool:
+    """Whether ours lies, separated, on the same side of our value of `beside` as the published numbers do."""
+    if claim.beside is None:
+        return False
+    other = numbers[claim.beside]
+    beside = measured.get((other.paper, other.measure.variant, other.measure.metric))
+    if beside is None:
+        return False
+    gap = statistics.difference(estimate, beside.estimate)
+    return gap.value * (claim.published - other.published) > 0 and gap.separated()
+
+
+def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:
+    sign = 1 if claim.order == "descending" else -1
+    gaps = []
+    for first, second in itertools.pairwise(items):
+        gap = statistics.difference(first.estimate, second.estimate)
+        gaps.append(Estimate(sign * gap.value, gap.error, gap.freedom, gap.basis))
+    weakest = min(gaps, key=_certainty)
+    if any(gap.value <= 0 for gap in gaps):
+        verdict = NOT_REPRODUCED
+    else:
+        verdict = REPRODUCED if all(gap.separated() for gap in gaps) else DIRECTION
+    mark = " > " if claim.order == "descending" else " < "
+    ours = mark.join(format_value(item.estimate.value, claim.unit) for item in items)
+    if verdict == NOT_REPRODUCED:
+        ours = ours.replace(mark, ", ")
+    return Finding(ours, weakest, weakest.value, weakest.p_value(), verdict)
+
+
+def _certainty(gap: Estimate) -> tuple[int, float]:
+    """Sorts gaps from the least to the most certain: against the order, then of unknown error, then by t."""
+    if gap.value <= 0 or not gap.error:
+        return (0 if gap.value <= 0 else 1 if gap.error is None else 3), gap.value
+    return 2, gap.value / gap.error
+
+
+def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
+    estimate = items[0].estimate
+    if len(items) == 2:
+        estimate = statistics.difference(estimate, items[1].estimate)
+    inside = []
+    if claim.at_least is not None:
+        inside.append((estimate.value - claim.at_least, claim.at_least))
+    if claim.at_most is not None:
+        inside.append((claim.at_most - estimate.value, claim.at_most))
+    margin, limit = min(inside)
+    if margin < 0:
+        verdict = NOT_REPRODUCED
+    else:
+        verdict = REPRODUCED if all(estimate.separated(limit) for _, limit in inside) else DIRECTION
+    sd = items[0].sd if len(items) == 1 else math.nan
+    return Finding(format_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
+
+
+def format_value(value: float, unit: str) -> str:
+    """A value with the digits that its unit deserves."""
+    return f"{value:.3f}" if unit in ("fraction", "ratio") else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""Training: one loop for all models, and runs that survive being cut."""

@@ -1,0 +1,144 @@
+"""The training loop: steps, history, checkpoints. It knows nothing of files beyond the checkpoint's folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recaps.errors import UserError
+from recaps.models.model import Model, learning_rate
+from recaps.training import checkpoint
+from recaps.training.batches import Batches
+from recaps.training.device import arithmetic
+from recaps.training.interruption import Interrupted, StopRequests
+
+
+@dataclass
+class Progress:
+    """Where a run is; together with model and optimisers, all that a checkpoint holds."""
+
+    step: int = 0
+    """Steps done."""
+    seconds: float = 0.0
+    """Time trained, over all starts."""
+    interruptions: int = 0
+    """Times that the run was cut and continued."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Sums of the metrics since the last row of the history."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """A row per logging interval: means of the metrics over its steps."""
+
+
+def fit(
+    model: Model,
+    batches: Batches,
+    folder: Path,
+    fingerprint: str,
+    *,
+    checkpoint_seconds: float = 120,
+    report: Callable[[dict[str, float]], None] = lambda row: None,
+) -> Progress:
+    """Train `model` to the end of its steps, from the checkpoint in `folder` if there is one.
+
+    Args:
+        model: on its device, with its initial weights; changed in place.
+        batches: the training batches.
+        folder: the checkpoint's folder.
+        fingerprint: of the settings; a checkpoint with another one is refused.
+        checkpoint_seconds: time between two checkpoints. The result does not depend on when they are made.
+        report: called with every new row of the history.
+
+    Raises:
+        Interrupted: SIGTERM came; the state is saved.
+        UserError: the loss is not finite, or another trainer is at work in `folder`.
+    """
+    training = model.training_options
+    model.train()
+    with checkpoint.Lease(folder) as lease, StopRequests() as stop:
+        progress = _resume(model, folder, fingerprint)
+        clock, saved = time.perf_counter(), time.perf_counter()
+        waiting: list[dict[str, Tensor]] = []
+        while progress.step < training.steps:
+            with arithmetic(batches.device, training.precision):
+                waiting.append(model.training_step(batches(progress.step), progress.step))
+            progress.step += 1
+            lease.touch()
+            logging = progress.step % training.log_every == 0 or progress.step == training.steps
+            saving = stop.requested or time.perf_counter() - saved > checkpoint_seconds
+            if logging or saving:
+                _collect(waiting, progress, folder)
+                now = time.perf_counter()
+                progress.seconds, clock = progress.seconds + now - clock, now
+            if logging:
+                report(_add_row(progress, training.batch_size, learning_rate(training, progress.step - 1)))
+            if saving and progress.step < training.steps:
+                checkpoint.save(folder, _state(model, progress), fingerprint)
+                saved = time.perf_counter()
+            if stop.requested and progress.step < training.steps:
+                raise Interrupted(f"stopped at step {progress.step} of {training.steps}; run again to go on from there")
+        checkpoint.save(folder, _state(model, progress), fingerprint)
+    return progress
+
+
+def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path) -> None:
+    """Add the metrics of the last steps to the sums: the only place where the device is waited for."""
+    first = progress.step - len(waiting)
+    for offset, metrics in enumerate(waiting):
+        for name, value in metrics.items():
+            number = float(value)
+            if not math.isfinite(number):
+                good = f"the last good checkpoint is {folder / checkpoint.FILE}" if _has(folder) else "no checkpoint yet"
+                raise UserError(
+                    f"training stopped: '{name}' is {number} at step {first + offset} ({good}); try a smaller"
+                    " learning_rate or precision: float32"
+                )
+            progress.sums[name] = progress.sums.get(name, 0.0) + number
+        progress.sums["_steps"] = progress.sums.get("_steps", 0) + 1
+    waiting.clear()
+
+
+def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, float]:
+    steps = progress.sums.pop("_steps")
+    before = progress.history[-1]["seconds"] if progress.history else 0.0
+    elapsed = max(progress.seconds - before, 1e-9)
+    row = {
+        "step": progress.step,
+        "seconds": round(progress.seconds, 3),
+        "images_per_second": round(steps * batch_size / elapsed, 2),
+        "learning_rate": rate,
+        **{name: total / steps for name, total in progress.sums.items()},
+    }
+    progress.sums = {}
+    progress.history.append(row)
+    return row
+
+
+def _state(model: Model, progress: Progress) -> dict[str, Any]:
+    return {
+        "model": model.state_dict(),
+        "optimizers": {name: optimizer.state_dict() for name, optimizer in model.optimizers().items()},
+        "progress": vars(progress),
+    }
+
+
+def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
+    state = checkpoint.load(folder, fingerprint)
+    if state is None:
+        return Progress()
+    model.load_state_dict(state["model"])
+    for name, optimizer in model.optimizers().items():
+        optimizer.load_state_dict(state["optimizers"][name])
+    progress = Progress(**state["progress"])
+    progress.interruptions += progress.step < model.training_options.steps
+    return progress
+
+
+def _has(folder: Path) -> bool:
+    return (folder / checkpoint.FILE).exists()

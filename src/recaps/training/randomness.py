@@ -1,0 +1,26 @@
+"""All randomness is a function of (seed, purpose, counter), so a resumed run draws the same numbers."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def generator(seed: int, purpose: str, counter: int = 0) -> torch.Generator:
+    """A CPU generator of its own for each seed, purpose and counter."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{counter}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def batch_indices(n: int, batch_size: int, seed: int, step: int) -> Tensor:
+    """Indices [batch_size] of the images of batch `step`: one random order per pass over n images, one after another."""
+    positions = torch.arange(step * batch_size, (step + 1) * batch_size)
+    passes = positions // n
+    indices = torch.empty(batch_size, dtype=torch.int64)
+    for each in passes.unique().tolist():
+        order = torch.randperm(n, generator=generator(seed, "order", each))
+        chosen = passes == each
+        indices[chosen] = order[positions[chosen] % n]
+    return indices

@@ -1,0 +1,167 @@
+"""A run: one variant, one seed, one scale, trained from its checkpoint or from the start into one folder."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io as text_io
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from recaps import io, provenance
+from recaps.config.models import FAMILIES
+from recaps.config.training import Training
+from recaps.datasets.arrays import Arrays, load
+from recaps.errors import UserError
+from recaps.models import build
+from recaps.models.model import Model
+from recaps.training import checkpoint
+from recaps.training import device as devices
+from recaps.training.batches import Batches
+from recaps.training.interruption import Interrupted
+from recaps.training.loop import Progress, fit
+from recaps.training.randomness import generator
+
+__all__ = ["Interrupted", "load_model", "train"]
+
+
+def train(
+    settings: Mapping[str, Any],
+    *,
+    identity: Mapping[str, Any],
+    seed: int,
+    dataset: Path,
+    out: Path,
+    checkpoints: Path,
+    device: str = "auto",
+    threads: int | None = None,
+    code: str = "",
+    checkpoint_seconds: float = 120,
+    project: Path | None = None,
+) -> None:
+    """Train a variant and write `model.safetensors`, `config.json`, `history.csv` and `record.json` to `out`, at the end.
+
+    Args:
+        settings: `model` and `training`, as in the variant's configuration.
+        identity: `paper`, `variant` and `scale`, for the record.
+        seed: of everything that is drawn.
+        dataset: the prepared training split, `<root>/<name>/<split>`.
+        out: the run's folder.
+        checkpoints: the folder that a run which was cut continues from; outlives failures.
+        device: `auto`, `cpu` or `cuda`.
+        threads: CPU threads; None: PyTorch's choice.
+        code: fingerprint of the code; a checkpoint made by other code is refused.
+        checkpoint_seconds: time between two checkpoints.
+        project: the git checkout whose commit the record names.
+
+    Raises:
+        Interrupted: SIGTERM came and the state is saved: run again to go on.
+        UserError: bad settings or data, a checkpoint of another run, a second trainer, a loss that is not finite.
+    """
+    started = provenance.now()
+    where = devices.choose(device, threads)
+    training = Training.model_validate(settings["training"])
+    arrays = load(*dataset.parts[-2:], dataset.parents[1])
+    model = _fresh_model(settings, arrays, seed).to(where, memory_format=torch.channels_last)
+    model.configure(training)
+    images = torch.tensor(arrays.images)
+    batches = Batches(images, torch.from_numpy(arrays.labels), training, seed, where)
+    resolved = {**identity, "seed": seed, **settings, "data": "/".join(dataset.parts[-2:])}
+    progress = fit(
+        model,
+        batches,
+        checkpoints,
+        _fingerprint(settings, seed, arrays.record, code),
+        checkpoint_seconds=checkpoint_seconds,
+        report=lambda row: _report(row, training.steps),
+    )
+    _save(model, out / "model.safetensors")
+    io.write_json(out / "config.json", resolved | {"image_shape": list(images.shape[1:]), "classes": _classes(arrays)})
+    io.write_text(out / "history.csv", _table(progress.history))
+    record = {
+        "kind": "run",
+        **identity,
+        "seed": seed,
+        "config": resolved,
+        "dataset": arrays.record,
+        **provenance.describe(project),
+        "device": devices.describe(where),
+        "started": started,
+        "finished": provenance.now(),
+        **_cost(model, progress, training, where),
+    }
+    io.write_json(out / "record.json", record)
+    # The results are safe; a finished checkpoint would only stand in for a training that changed code asks for.
+    checkpoint.discard(checkpoints)
+
+
+def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
+    """Return the trained model of a run, ready for evaluation on `device`, and its resolved config."""
+    config = io.read_json(run / "config.json")
+    options = FAMILIES[config["model"]["family"]].model_validate(config["model"])
+    model = build(options, tuple(config["image_shape"]), config["classes"])
+    try:
+        model.load_state_dict(load_file(run / "model.safetensors"))
+    except Exception as error:
+        raise UserError(f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again") from error
+    return model.to(device, memory_format=torch.channels_last).eval(), config
+
+
+def _fresh_model(settings: Mapping[str, Any], arrays: Arrays, seed: int) -> Model:
+    options = FAMILIES[settings["model"]["family"]].model_validate(settings["model"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, "initial weights").initial_seed())
+        return build(options, tuple(arrays.images.shape[1:]), _classes(arrays))
+
+
+def _classes(arrays: Arrays) -> int:
+    return int(arrays.record["classes"])
+
+
+def _fingerprint(settings: Mapping[str, Any], seed: int, record: Mapping[str, Any], code: str) -> str:
+    """Of all that the run's result depends on."""
+    parts = {"model": settings["model"], "training": settings["training"]}
+    values = {**parts, "seed": seed, "data": record["digest"], "code": code}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _save(model: Model, file: Path) -> None:
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with io.atomic(file) as temporary:
+        save_file(tensors, temporary)
+
+
+def _table(rows: list[dict[str, float]]) -> str:
+    text = text_io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _cost(model: Model, progress: Progress, training: Training, device: torch.device) -> dict[str, Any]:
+    return {
+        "steps": progress.step,
+        "wall_seconds": round(progress.seconds, 2),
+        "interruptions": progress.interruptions,
+        "images_per_second": round(progress.step * training.batch_size / max(progress.seconds, 1e-9), 1),
+        "peak_memory_bytes": devices.peak_memory(device),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "metrics": {k: v for k, v in progress.history[-1].items() if k not in ("step", "seconds", "images_per_second")},
+    }
+
+
+def _report(row: Mapping[str, float], steps: int) -> None:
+    rest = " ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "seconds", "images_per_second"))
+    left = row["seconds"] / row["step"] * (steps - row["step"])
+    print(
+        f"step {row['step']:>6}/{steps}  {row['images_per_second']:8.1f} images/s  {left:6.0f} s left  {rest}",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,369 @@
+"""From the checked configuration to files: what the rules of the workflow ask for.
+
+A rule's functions get Snakemake's wildcards; here they are any object with attributes `paper`, `variant` and so on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from recaps.config.load import Project, load
+from recaps.config.variant import Output, Paper, Part, Variant
+from recaps.datasets import catalogue
+from recaps.errors import UserError, nearest
+from recaps.fingerprint import fingerprint
+
+DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
+RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
+TABLE_FORMATS = ("csv", "md", "tex")
+FIGURE_FORMATS = ("pdf", "png", "csv")
+
+Inputs = dict[str, Any]
+
+
+def start(values: Mapping[str, Any], root: Path) -> Plan:
+    """Return the plan for the user's settings; a mistake in them ends the process with one line.
+
+    Args:
+        values: the merged configuration, as Snakemake has it.
+        root: the folder of the Snakefile.
+    """
+    _show_library_to_jobs()
+    try:
+        return Plan(load(values, _short(root / "config")), root)
+    except UserError as error:
+        sys.exit(f"recaps: {error}")
+
+
+def growing(amount: int) -> Callable[[Any, int], int]:
+    """A resource that grows with each attempt: `amount`, twice `amount`, ..."""
+
+    def grown(wildcards: Any, attempt: int) -> int:
+        return amount * attempt
+
+    return grown
+
+
+class Plan:
+    """Every file of one scale, and for each the settings and the code that it depends on."""
+
+    def __init__(self, project: Project, root: Path) -> None:
+        self.project = project
+        self.root = root
+        self.scale = project.config.scale
+        self.results = project.config.results
+        self.data = project.config.data
+        self.claims = str(_short(root / "config" / "claims.yaml"))
+        self._check_sets()
+        self._check_needs()
+
+    # Wildcards
+
+    def any_of(self, kind: str) -> str:
+        """Pattern of the names that a wildcard may take."""
+        papers = self.project.papers.values()
+        names: dict[str, Iterable[str]] = {
+            "scale": [self.scale],
+            "paper": self.project.papers,
+            "dataset": catalogue.names(),
+            "split": {split for name in catalogue.names() for split in catalogue.splits(name)},
+            "variant": {name for paper in papers for name in paper.variants},
+            "head": {name for paper in papers for name in paper.heads},
+            "protocol": {name for paper in papers for name in paper.protocols},
+            "probe": {name for paper in papers for variant in paper.variants.values() for name in variant.probes},
+            "table": {name for paper in papers for name in paper.tables},
+            "figure": {name for paper in papers for name in paper.figures},
+        }
+        return "|".join(re.escape(name) for name in sorted(names[kind], key=lambda name: (-len(name), name)))
+
+    # Targets
+
+    def datasets(self) -> list[str]:
+        """The record of every prepared set that the papers use."""
+        sets = {self.project.resolve(name) for paper in self.project.papers.values() for name in _sets(paper)}
+        return [f"{self._dataset(name)}/record.json" for name in sorted(sets)]
+
+    def models(self) -> list[str]:
+        return [f"{run}/model.safetensors" for paper in self.project.papers for run in self._runs(paper)]
+
+    def latents(self) -> list[str]:
+        return [file for paper in self.project.papers for file in self._paper_latents(paper)]
+
+    def heads(self) -> list[str]:
+        return [file for paper in self.project.papers for file in self._paper_heads(paper)]
+
+    def tables(self) -> list[str]:
+        return [file for paper in self.project.papers for file in self._paper_tables(paper)]
+
+    def figures(self) -> list[str]:
+        return [file for paper in self.project.papers for file in self._paper_figures(paper)]
+
+    def metrics(self) -> list[str]:
+        return [self._metrics(paper) for paper in self.project.papers]
+
+    def records(self) -> list[str]:
+        """The records of all runs."""
+        return [f"{run}/record.json" for paper in self.project.papers for run in self._runs(paper)]
+
+    def scorecard(self) -> list[str]:
+        return [f"{self._scale}/scorecard.{ending}" for ending in ("csv", "md")]
+
+    def report(self) -> str:
+        return f"{self._scale}/report.html"
+
+    def paper(self, name: str) -> list[str]:
+        """All tables, figures and metrics of one paper."""
+        return [*self._paper_tables(name), *self._paper_figures(name), self._metrics(name)]
+
+    # Inputs of the rules
+
+    def raw_files(self, wildcards: Any) -> list[str]:
+        """The official files that a set is made from."""
+        files = catalogue.raw_inputs(wildcards.dataset, wildcards.split, self.project.scale.stand_in)
+        return [f"{self.data}/{file}" for file in files]
+
+    def training_set(self, wildcards: Any) -> list[str]:
+        return self._dataset_files(self.project.resolve(self._variant(wildcards).data))
+
+    def test_set(self, wildcards: Any) -> list[str]:
+        """The test split of the data that a variant was trained on."""
+        name = self.project.resolve(self._variant(wildcards).data).split("/")[0]
+        return self._dataset_files(f"{name}/test")
+
+    def head_latents(self, wildcards: Any) -> Inputs:
+        """The latents that a head is fitted and tested on, as `fit` (where it is fitted) and `test`."""
+        run = self._run(wildcards.paper, wildcards.variant, wildcards.seed)
+        return {role: f"{run}/latents/{name.replace('/', '-')}.npz" for role, name in self._parts(wildcards).items()}
+
+    def table_inputs(self, wildcards: Any) -> list[str]:
+        return self._needed(wildcards.paper, self.project.papers[wildcards.paper].tables[wildcards.table])
+
+    def figure_inputs(self, wildcards: Any) -> list[str]:
+        return self._needed(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
+
+    def metrics_inputs(self, wildcards: Any) -> list[str]:
+        """All that was evaluated for one paper."""
+        paper = wildcards.paper
+        probes = [
+            f"{run}/probes/{probe}.npz"
+            for variant in self.project.papers[paper].variants
+            for run in self._runs(paper, variant)
+            for probe in self.project.papers[paper].variants[variant].probes
+        ]
+        records = [f"{run}/record.json" for run in self._runs(paper)]
+        return [*records, *self._paper_latents(paper), *self._paper_heads(paper), *probes]
+
+    # Settings of the rules
+
+    def stand_in(self, wildcards: Any) -> bool:
+        return self.project.scale.stand_in
+
+    def dataset_options(self, wildcards: Any) -> dict[str, Any]:
+        return self.project.scale.dataset_options.get(wildcards.dataset, {})
+
+    def training(self, wildcards: Any) -> dict[str, Any]:
+        """What a run is a function of, besides seed and data."""
+        return self._variant(wildcards).model_dump(mode="json", include={"model", "training"})
+
+    def checkpoints(self, wildcards: Any) -> str:
+        """Where a run's state is kept while it trains: a folder for each state of settings and code, so that none
+        continues what another began."""
+        state = json.dumps([self.training(wildcards), self.family_code("train_variant")(wildcards)], sort_keys=True)
+        key = hashlib.sha256(state.encode()).hexdigest()[:8]
+        run = f"{wildcards.paper}/{wildcards.variant}/seed-{wildcards.seed}"
+        return f"{self._scale}/checkpoints/{run}/{key}"
+
+    def limit(self, wildcards: Any) -> int | None:
+        """The largest number of images whose latents are extracted."""
+        wanted = f"{wildcards.dataset}/{wildcards.split}"
+        limits = [n for name, n in self._variant(wildcards).latents.items() if self.project.resolve(name) == wanted]
+        return None if None in limits else max(limits)
+
+    def head(self, wildcards: Any) -> dict[str, Any]:
+        return self.project.papers[wildcards.paper].heads[wildcards.head].model_dump(mode="json")
+
+    def protocol(self, wildcards: Any) -> dict[str, Any]:
+        """A protocol with the names of the sets that are really used."""
+        paper = self.project.papers[wildcards.paper]
+        protocol = paper.protocols[wildcards.protocol].model_dump(mode="json")
+        for role, name in self._parts(wildcards).items():
+            protocol[role]["set"] = name
+        return protocol
+
+    def table_caption(self, wildcards: Any) -> str:
+        output = self.project.papers[wildcards.paper].tables[wildcards.table]
+        return f"{output.title}. {output.caption}"
+
+    def figure_caption(self, wildcards: Any) -> str:
+        output = self.project.papers[wildcards.paper].figures[wildcards.figure]
+        return f"{output.title}. {output.caption}"
+
+    def gpus(self, wildcards: Any) -> int:
+        """GPUs of a job: one where the configuration asks for CUDA; a cluster's profile asks by itself."""
+        return int(self.project.config.device == "cuda")
+
+    # Code of the rules
+
+    def code(self, script: str, *modules: str) -> str:
+        """Fingerprint of a rule's script, the library below it, and modules that the library imports by name."""
+        return fingerprint([str(self.root / "workflow" / "scripts" / f"{script}.py"), *modules])
+
+    def family_code(self, script: str) -> Callable[[Any], str]:
+        """As `code`, with the family of the variant's model."""
+
+        def of(wildcards: Any) -> str:
+            family = self._variant(wildcards).model.family
+            return self.code(script, f"recaps.models.{family}", f"recaps.config.models.{family}")
+
+        return of
+
+    def paper_code(self, script: str) -> Callable[[Any], str]:
+        """As `code`, with the paper's tables and figures."""
+
+        def of(wildcards: Any) -> str:
+            return self.code(script, f"recaps.papers.{wildcards.paper}")
+
+        return of
+
+    # Names of files
+
+    @property
+    def _scale(self) -> str:
+        return f"{self.results}/{self.scale}"
+
+    def _dataset(self, name: str) -> str:
+        return f"{self._scale}/datasets/{name}"
+
+    def _dataset_files(self, name: str) -> list[str]:
+        return [f"{self._dataset(name)}/{file}" for file in DATASET_FILES]
+
+    def _run(self, paper: str, variant: str, seed: int | str) -> str:
+        return f"{self._scale}/runs/{paper}/{variant}/seed-{seed}"
+
+    def _runs(self, paper: str, variant: str | None = None) -> list[str]:
+        """The folders of a paper's runs, or of one variant's."""
+        variants = [variant] if variant else self.project.papers[paper].variants
+        return [self._run(paper, name, seed) for name in variants for seed in self.project.seeds]
+
+    def _metrics(self, paper: str) -> str:
+        return f"{self._scale}/papers/{paper}/metrics.csv"
+
+    def _paper_tables(self, paper: str) -> list[str]:
+        tables = self.project.papers[paper].tables
+        return [f"{self._scale}/papers/{paper}/{name}.{ending}" for name in tables for ending in TABLE_FORMATS]
+
+    def _paper_figures(self, paper: str) -> list[str]:
+        figures = self.project.papers[paper].figures
+        return [f"{self._scale}/papers/{paper}/{name}.{ending}" for name in figures for ending in FIGURE_FORMATS]
+
+    def _paper_latents(self, paper: str) -> list[str]:
+        return [
+            f"{run}/latents/{self.project.resolve(name).replace('/', '-')}.npz"
+            for variant, settings in self.project.papers[paper].variants.items()
+            for run in self._runs(paper, variant)
+            for name in settings.latents
+        ]
+
+    def _paper_heads(self, paper: str) -> list[str]:
+        return [
+            f"{run}/heads/{head}-{protocol}.json"
+            for variant, settings in self.project.papers[paper].variants.items()
+            for run in self._runs(paper, variant)
+            for head, protocols in settings.heads.items()
+            for protocol in protocols
+        ]
+
+    def _needed(self, paper: str, output: Output) -> list[str]:
+        """The artefacts behind a table or figure, and the records of their runs."""
+        files = {
+            f"{run}/{file}": None
+            for variant, needs in output.needs.items()
+            for run in self._runs(paper, variant)
+            for file in ("record.json", *map(self.project.artefact, needs))
+        }
+        return list(files)
+
+    def _variant(self, wildcards: Any) -> Variant:
+        paper = self.project.papers[wildcards.paper]
+        if wildcards.variant not in paper.variants:
+            where = f"config/papers/{wildcards.paper}.yaml"
+            raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
+        return paper.variants[wildcards.variant]
+
+    def _parts(self, wildcards: Any) -> dict[str, str]:
+        """The sets a head is fitted and tested on, by role."""
+        paper = self.project.papers[wildcards.paper]
+        protocol = paper.protocols[wildcards.protocol]
+        parts: dict[str, Part | None] = {"fit": protocol.fit, "test": protocol.test}
+        if paper.heads[wildcards.head].kind == "argmax":
+            del parts["fit"]
+        return {role: self.project.resolve(part.set) for role, part in parts.items() if part is not None}
+
+    # Checks across files
+
+    def _check_sets(self) -> None:
+        """Refuse sets, splits and options that the catalogue does not know."""
+        scale = f"config/scales/{self.scale}.yaml"
+        for name, options in self.project.scale.dataset_options.items():
+            _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
+        for paper, settings in self.project.papers.items():
+            for name in _sets(settings):
+                _at(f"config/papers/{paper}.yaml", catalogue.check_split, *self.project.resolve(name).split("/"))
+
+    def _check_needs(self) -> None:
+        """Refuse a table or figure that needs what its variants do not make."""
+        for paper, settings in self.project.papers.items():
+            for key, output in {**settings.tables, **settings.figures}.items():
+                for variant, needs in output.needs.items():
+                    made = _made(settings.variants[variant])
+                    for need in needs:
+                        if need not in made:
+                            where = f"config/papers/{paper}.yaml: {key}.needs.{variant}"
+                            raise UserError(f"{where}: the variant makes no '{need}'{nearest(need, made)}")
+
+
+def _sets(paper: Paper) -> list[str]:
+    """The names of all sets that a paper trains on, extracts latents of, or probes with."""
+    variants = paper.variants.values()
+    used = {name for variant in variants for name in (variant.data, *variant.latents)}
+    probed = {f"{variant.data.split('/')[0]}/test" for variant in variants if variant.probes}
+    return sorted(used | probed)
+
+
+def _made(variant: Variant) -> list[str]:
+    """What a table or figure may need of a variant."""
+    return [
+        *RUN_FILES,
+        *(f"latents/{name.replace('/', '-')}.npz" for name in variant.latents),
+        *(f"heads/{head}-{protocol}.json" for head, protocols in variant.heads.items() for protocol in protocols),
+        *(f"probes/{probe}.npz" for probe in variant.probes),
+    ]
+
+
+def _at(where: str, check: Callable[..., Any], *arguments: Any) -> None:
+    """Call `check`; its UserError gets told where the mistake is."""
+    try:
+        check(*arguments)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _short(path: Path) -> Path:
+    """The path as seen from the working directory where that is shorter."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else Path(relative)
+
+
+def _show_library_to_jobs() -> None:
+    """Let jobs in a conda environment of their own (`--sdm conda`) import this very library."""
+    source = Path(__file__).resolve().parents[2]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if source.name == "src" and str(source) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(source), *filter(None, paths)])
