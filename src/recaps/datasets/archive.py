@@ -16,7 +16,7 @@ _LINK = 0o120000
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of the regular files whose name is `wanted`, in the archive's order.
 
-    The name decides the kind: `.zip`, else a tar in any compression. An archive that holds a single absolute path,
+    The name decides the kind: `.zip`, else a gzipped tar. An archive that holds a single absolute path,
     a path with `..`, a link or a device is refused as a whole, wanted or not.
 
     Raises:
@@ -44,8 +44,8 @@ def listing(path: Path) -> list[str]:
 
 
 def broken(path: Path, problem: str) -> UserError:
-    """The error for a raw file that is not what it should be."""
-    return UserError(f"{path}: {problem}; delete it and run `snakemake data` again")
+    """The error for a raw file that is not what it should be; `problem` may quote a library's longer words."""
+    return UserError(f"{path}: {' '.join(problem.split())}; delete it and run `snakemake data` again")
 
 
 def _check_name(path: Path, name: str) -> None:
@@ -66,7 +66,7 @@ def _zip_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
 
 
 def _tar_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path, "r:*") as archive:
+    with tarfile.open(path, "r:gz") as archive:
         for info in archive:
             _check_name(path, info.name)
             if not (info.isreg() or info.isdir()):

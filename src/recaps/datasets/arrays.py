@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,14 +85,14 @@ def load(name: str, split: str, root: Path) -> Arrays:
     folder = Path(root) / name / split
     if not (folder / _RECORD).is_file():
         raise UserError(f"{folder / _RECORD}: no such file; prepare {name}/{split} first (`snakemake data`)")
-    record = io.read_json(folder / _RECORD)
-    images, labels, factors = (_read(folder / file) for file in _FILES)
+    record, images, labels, factors = (_read(folder / file) for file in (_RECORD, *_FILES))
     try:
         arrays = Arrays(images, labels, factors, record)
     except (ValueError, AttributeError) as error:
         raise UserError(f"{folder}: {error}; delete the folder and run again") from error
-    if list(arrays.images.shape) != record.get("shape"):
-        raise UserError(f"{folder}: images are {arrays.images.shape}, its record says {record.get('shape')}; {_MEND}")
+    told = record.get("shape") if isinstance(record, dict) else record
+    if list(arrays.images.shape) != told:
+        raise UserError(f"{folder}: images are {arrays.images.shape}, its record says {told}; {_MEND}")
     return arrays
 
 
@@ -105,11 +106,14 @@ def _write(path: Path, writer: Callable[[IO[bytes]], None]) -> None:
 
 def _read(path: Path) -> Any:
     try:
+        if path.suffix == ".json":
+            return json.loads(path.read_text(encoding="utf-8"))
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         return np.load(path, mmap_mode="r" if path.stem == "images" else None, allow_pickle=False)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; {_MEND}") from error
-    except Exception as error:  # numpy and zipfile raise many kinds for broken bytes
-        raise UserError(f"{path}: truncated or damaged ({error}); {_MEND}") from error
+    except Exception as error:  # numpy, zipfile and json raise many kinds for broken bytes
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: truncated or damaged ({reason}); {_MEND}") from error

@@ -5,8 +5,8 @@ One network in three ways of learning:
 - `supervised`, SUPCAPS (*Dynamic Routing Between Capsules*): a capsule per class, margin loss on their lengths, and a
   reconstruction from the capsule of the true class alone;
 - `dense`: latent capsules without a label, trained by reconstruction from all of them (the paper's section 2.1);
-- `sparse`, SPARSECAPS: the same under a mask that leaves each image a few capsules, those that most routing coefficients
-  point to (section 2.2), with boosting so that every capsule has its share of images (section 2.3).
+- `sparse`, SPARSECAPS: the same under a mask that leaves each image a few capsules, those with the largest routing
+  coefficients (section 2.2), with boosting so that every capsule has its share of images (section 2.3).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from recaps.nn.votes import Votes
 class CapsNet(Model):
     """Convolution, primary capsules, latent capsules by dynamic routing, decoder.
 
-    Shapes, with L latent capsules of D dimensions and I primary capsules: images [B, C, H, W], latent capsules [B, L, D],
-    coupling [B, I, L], reconstructions [B, C, H, W].
+    Shapes, with L latent capsules of D dimensions and I primary capsules: images [B, C, H, W], latent capsules [B, L,
+    D], coupling [B, I, L], reconstructions [B, C, H, W].
     """
 
     def __init__(self, options: Options, image_shape: tuple[int, int, int]) -> None:
@@ -53,7 +53,7 @@ class CapsNet(Model):
 
     def reconstruct(self, capsules: Tensor, mask: Tensor) -> Tensor:
         """Decode capsules [B, L, D], each multiplied by its mask value [B, L] (eq. 4)."""
-        return self.decoder((capsules * mask.unsqueeze(2)).flatten(1))  # type: ignore[no-any-return]
+        return self.decoder((capsules * mask.unsqueeze(2)).flatten(1))
 
     def mask(self, routed: Routed, labels: Tensor | None = None) -> Tensor:
         """The mask [B, L] under which the decoder sees the capsules.
@@ -68,13 +68,13 @@ class CapsNet(Model):
         return one_hot(chosen, routed.capsules.shape[1]).to(routed.capsules.dtype)
 
     def support(self, coupling: Tensor) -> Tensor:
-        """Routing support psi [B, L]: the largest coupling in each group of primary capsules, summed over the groups."""
+        """Routing support psi [B, L]: the largest coupling of each group of primary capsules, summed over groups."""
         types = self.options.primary_types
         if self.options.mask_grouping == "location":
-            largest = coupling.unflatten(1, (types, -1)).amax(1)
+            largest = coupling.reshape(len(coupling), types, -1, coupling.shape[2]).amax(1)
         else:
-            largest = coupling.unflatten(1, (-1, types)).amax(2)
-        return largest.float().sum(1)
+            largest = coupling.reshape(len(coupling), -1, types, coupling.shape[2]).amax(2)
+        return largest.sum(1, dtype=torch.float32)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         images, labels = batch["images"], batch["labels"]
@@ -93,18 +93,25 @@ class CapsNet(Model):
         return {"loss": loss, "margin": margin, "reconstruction_error": error, "accuracy": accuracy}
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules` [B, L, D], `support` [B, L], `mask` [B, L], summed squared `reconstruction_error` [B] and, supervised,
-        `scores` [B, L]: the capsules' lengths."""
+        """`capsules` [B, L, D]; `support`, its `ranks` (0 the largest, boosted if sparse) and `mask` [B, L]; summed
+        squared `reconstruction_error` [B]; supervised, `scores` [B, L]: the capsules' lengths."""
         routed = self(images)
-        mask = self.mask(routed)
+        support, mask = self.support(routed.coupling), self.mask(routed)
         error = summed_squared_error(self.reconstruct(routed.capsules, mask), images)
         latents = {
             "capsules": routed.capsules,
-            "support": self.support(routed.coupling),
+            "support": support,
+            "ranks": self.boosting.ranks(support) if self.boosting else ranks(support),
             "mask": mask,
             "reconstruction_error": error,
         }
         return latents | ({"scores": routed.capsules.norm(dim=2)} if self.options.learning == "supervised" else {})
+
+    def routing_operations(self, images: int) -> int:
+        """Votes, T weighted sums and T - 1 dot products, and twice as much for their gradients."""
+        inputs, input_dim, outputs, output_dim = self.votes.weight.shape
+        per_value = 2 * input_dim + 2 * (2 * self.options.iterations - 1)
+        return 3 * images * inputs * outputs * output_dim * per_value
 
     def probes(self) -> dict[str, Any]:
         return {"single-capsules": self.single_capsules, "traversals": self.traversals}
@@ -113,8 +120,8 @@ class CapsNet(Model):
         """What each capsule adds to the picture (figure 2).
 
         Returns:
-            `images` and `full` [B, C, H, W]; `single` and `without` [B, L, C, H, W]: decoded from capsule l alone, and from
-            all but l.
+            `images` and `full` [B, C, H, W]; `single` and `without` [B, L, C, H, W]: decoded from capsule l alone, and
+            from all but l.
         """
         routed = self(images)
         mask = self.mask(routed)
@@ -132,8 +139,8 @@ class CapsNet(Model):
     def traversals(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Pictures decoded while one dimension of the most active capsule moves (figures 1 and 5).
 
-        Supervised: by -0.25 to 0.25 around its value, in steps of 0.05, as SUPCAPS did. Unsupervised: set to -1 to 1 in steps
-        of 0.2.
+        Supervised: by -0.25 to 0.25 around its value, in steps of 0.05, as SUPCAPS did. Unsupervised: set to -1 to 1 in
+        steps of 0.2.
 
         Returns:
             `images` [B, C, H, W]; `decoded` [B, D, 11, C, H, W]; `values` [11]; `capsule` [B]: which one was moved.
@@ -174,13 +181,12 @@ class Boosting(nn.Module):
 
     def ranks(self, support: Tensor) -> Tensor:
         """Rank of each capsule's boosted support in its image, 0 the largest (eqs. 1, 2): [B, L] to [B, L]."""
-        order = (support * self.boost).argsort(dim=1, descending=True, stable=True)
-        return order.argsort(dim=1)
+        return ranks(support * self.boost)
 
     def mask(self, support: Tensor) -> Tensor:
         """exp(-gamma r / (L - 1)), zero where small (eq. 3): [B, L] to [B, L]."""
-        ranks = self.ranks(support)
-        mask = torch.exp(-self.options.mask_decay * ranks / (support.shape[1] - 1))
+        relative = self.ranks(support) / (support.shape[1] - 1)
+        mask = torch.exp(-self.options.mask_decay * relative)
         return mask * (mask >= self.options.mask_floor)
 
     @torch.no_grad()
@@ -199,6 +205,11 @@ class Boosting(nn.Module):
         self.boost.copy_(torch.where(due, boosted.clamp_min(1), self.boost))
 
 
+def ranks(values: Tensor) -> Tensor:
+    """Rank of each value in its row, 0 the largest: [B, L] to int64 [B, L]."""
+    return values.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+
+
 def _primary_side(pixels: int) -> int:
     """Locations of primary capsules along an axis: a 9x9 convolution, then one of stride 2."""
     return (pixels - 8 - 9) // 2 + 1
@@ -206,7 +217,11 @@ def _primary_side(pixels: int) -> int:
 
 def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> CapsNet:
     if options.learning == "supervised" and options.capsules != classes:
-        raise UserError(f"model.capsules: {options.capsules}, but the data has {classes} classes; SUPCAPS needs one for each")
+        raise UserError(
+            f"model.capsules: {options.capsules}, but the data has {classes} classes; SUPCAPS needs one for each"
+        )
     if min(image_shape[1:]) < 17:
-        raise UserError(f"model: images of {image_shape[1]}x{image_shape[2]} are too small for two 9x9 convolutions (17x17)")
+        raise UserError(
+            f"model: images of {image_shape[1]}x{image_shape[2]} are too small for two 9x9 convolutions (17x17)"
+        )
     return CapsNet(options, image_shape)

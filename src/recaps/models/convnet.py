@@ -28,7 +28,7 @@ class ConvNet(Model):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)  # type: ignore[no-any-return]
+        return self.layers(images)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         scores = self(batch["images"]).float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ class Model(nn.Module):
     """
 
     training_options: Training
+
+    def place(self, device: torch.device) -> Self:
+        """Move to a device, with convolutions in the memory order that is fastest there."""
+        return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def configure(self, training: Training) -> None:
         """Make ready for training: optimisers and their schedules."""
@@ -43,6 +47,10 @@ class Model(nn.Module):
         losses["loss"].backward()
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
+
+    def routing_operations(self, images: int) -> int:
+        """Floating-point operations that votes and routing need in a training step, by their equations (0: none)."""
+        return 0
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Arrays of interest for each image, the first axis being the image's."""

@@ -15,7 +15,7 @@ class PrimaryCapsules(nn.Module):
     The released code runs this layer through routing with one input capsule and one iteration. The softmax of all-zero
     logits over the types is 1/types, so the convolution is divided by the number of types before the bias is added.
 
-    Shapes: input [B, C, H, W], output [B, types * h * w, dim] with h = (H - 9) // 2 + 1, in the order (type, row, column).
+    Shapes: input [B, C, H, W], output [B, types * h * w, dim] with h = (H - 9) // 2 + 1, order (type, row, column).
     """
 
     def __init__(self, channels: int, types: int, dim: int) -> None:
@@ -46,4 +46,4 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, capsules: Tensor) -> Tensor:
-        return self.layers(capsules).float().sigmoid().unflatten(1, self.image_shape)  # type: ignore[no-any-return]
+        return self.layers(capsules).float().sigmoid().unflatten(1, self.image_shape)

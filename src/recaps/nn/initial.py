@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def truncated_normal(*shape: int, std: float, mean: float = 0.0) -> Tensor:
@@ -11,10 +15,10 @@ def truncated_normal(*shape: int, std: float, mean: float = 0.0) -> Tensor:
     return nn.init.trunc_normal_(torch.empty(*shape), mean, std, mean - 2 * std, mean + 2 * std)
 
 
-def initialise(module: nn.Module, std: float, bias: float = 0.1) -> nn.Module:
+def initialise(module: Layer, std: float, bias: float = 0.1) -> Layer:
     """Give `module` truncated normal weights and a constant bias, in place."""
     with torch.no_grad():
-        module.weight.copy_(truncated_normal(*module.weight.shape, std=std))  # type: ignore[operator, arg-type, union-attr]
+        module.weight.copy_(truncated_normal(*module.weight.shape, std=std))
         if module.bias is not None:
-            nn.init.constant_(module.bias, bias)  # type: ignore[arg-type]
+            nn.init.constant_(module.bias, bias)
     return module

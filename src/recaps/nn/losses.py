@@ -6,7 +6,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 
-def margin_loss(lengths: Tensor, labels: Tensor, present: float = 0.9, absent: float = 0.1, weight: float = 0.5) -> Tensor:
+def margin_loss(
+    lengths: Tensor, labels: Tensor, present: float = 0.9, absent: float = 0.1, weight: float = 0.5
+) -> Tensor:
     """Margin loss, *Dynamic Routing Between Capsules*, eq. 4: one term per image and class.
 
     Args:

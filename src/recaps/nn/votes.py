@@ -31,7 +31,7 @@ class Votes(nn.Module):
 
 
 class _Votes(torch.autograd.Function):
-    """[B, I, d] and [I, d, K] to [B, I, K]: a matrix product per input capsule, written straight into batch-major order.
+    """[B, I, d] and [I, d, K] to [B, I, K]: a matrix product per input capsule, written in batch-major order.
 
     Left to itself, the batched product comes out as [I, B, K], in which routing, one matrix product per image, is five
     times slower; to transpose the largest tensor of the model costs more than to make it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,14 @@ class Figure:
     name: str
     output: Output
     image: str
+    width: int
+    height: int
     data: str
+
+    @property
+    def broad(self) -> bool:
+        """Whether it needs the whole width of the page."""
+        return self.width >= 1000 and self.width > 1.7 * self.height
 
 
 def read_table(folder: Path, name: str, output: Output) -> Table | None:
@@ -78,8 +86,25 @@ def read_figure(folder: Path, name: str, output: Output) -> Figure | None:
     if not image.exists():
         return None
     data = folder / f"{name}.csv"
-    link = _link(data, f"papers/{folder.name}/{data.name}") if data.exists() else ""
-    return Figure(name=name, output=output, image=_embedded(image, "image/png"), data=link)
+    width, height = _png_size(image)
+    return Figure(
+        name=name,
+        output=output,
+        image=_embedded(image, "image/png"),
+        width=width,
+        height=height,
+        data=_link(data, f"papers/{folder.name}/{data.name}") if data.exists() else "",
+    )
+
+
+def _png_size(file: Path) -> tuple[int, int]:
+    """Width and height in pixels, from the header."""
+    with open(file, "rb") as stream:
+        head = stream.read(24)
+    if len(head) < 24 or head[:8] != b"\x89PNG\r\n\x1a\n":
+        raise UserError(f"{file}: not a PNG image; delete it and draw it again")
+    width, height = struct.unpack(">II", head[16:24])
+    return width, height
 
 
 def _link(file: Path, relative: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+import yaml
+from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
@@ -27,7 +28,7 @@ BADGES = {
     REPRODUCED: ("✓", "good"),
     DIRECTION: ("↗", "fair"),
     NOT_REPRODUCED: ("✗", "bad"),
-    NOT_RUN: ("·", "none"),
+    NOT_RUN: ("–", "none"),
     STAND_IN: ("○", "none"),
 }
 
@@ -80,11 +81,10 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(duration=duration, size=size, count=lambda number: f"{number:,.0f}")
+    environment.filters.update(duration=duration, size=size, count=count, yaml=as_yaml)
     return environment
 
 
@@ -122,7 +122,7 @@ def _claim(row: pd.Series) -> dict[str, Any]:
         "style": style,
         "drawing": drawing,
         "sd_text": "" if math.isnan(row["sd"]) else format_value(row["sd"], row["unit"]),
-        "interval_text": scorecard.interval_text(row) if interval else "",
+        "interval_text": scorecard.interval_text(row),
         "difference_text": _signed(row),
         "p_text": p_text(row["p_value"]),
         "tolerance_text": "" if math.isnan(row["tolerance"]) else f"{row['tolerance']:g}",
@@ -229,6 +229,14 @@ def size(number: float | None) -> str:
     if number is None:
         return ""
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def count(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def as_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()
 
 
 def p_text(p: float) -> str:

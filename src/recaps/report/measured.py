@@ -69,7 +69,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 def collect(metrics: pd.DataFrame) -> dict[tuple[str, str, str], Measured]:
     """Return every metric under its (paper, variant, metric)."""
-    groups = metrics.sort_values("seed").groupby(["paper", "variant", "metric"], sort=False)
+    groups = metrics.sort_values("seed", kind="stable").groupby(["paper", "variant", "metric"], sort=False)
     return {(str(key[0]), str(key[1]), str(key[2])): _measured(rows) for key, rows in groups}
 
 

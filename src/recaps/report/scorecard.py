@@ -54,6 +54,7 @@ class Row:
     unit: str = ""
     quoted: bool = False
     note: str = ""
+    beside: str = ""
 
 
 def scorecard(claims: Sequence[Claim], metrics: pd.DataFrame, scale: str, runs: Sequence[Record] = ()) -> pd.DataFrame:
@@ -84,6 +85,7 @@ def _row(claim: Claim, numbers: Mapping[str, Number], measured: All, scale: str,
         unit=claim.unit,
         quoted=claim.quoted,
         note=claim.note,
+        beside=(claim.beside or "") if isinstance(claim, Number) else "",
     )
     if len(present) < len(found):
         lacking = ", ".join(str(measure) for measure in found if measure not in present)
@@ -197,7 +199,8 @@ def markdown(card: pd.DataFrame, scale: str) -> str:
 
 
 def _markdown_row(row: pd.Series) -> str:
-    interval = "" if math.isnan(row["interval_low"]) else interval_text(row)
+    interval = interval_text(row)
+    interval = f"gap {interval}" if interval and row["kind"] == "ordering" else interval
     ours = row["ours"] + ("" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}")
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
     cells = [row["where"], statement, row["published"], ours, interval, row["verdict"]]
@@ -205,6 +208,9 @@ def _markdown_row(row: pd.Series) -> str:
 
 
 def interval_text(row: pd.Series) -> str:
+    """The interval of a row, or nothing where there is none."""
+    if math.isnan(row["interval_low"]):
+        return ""
     return f"{format_value(row['interval_low'], row['unit'])} to {format_value(row['interval_high'], row['unit'])}"
 
 

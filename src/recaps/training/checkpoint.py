@@ -36,7 +36,9 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise UserError(f"{file}: cannot be read ({type(error).__name__}); delete it to train from the start") from error
+        raise UserError(
+            f"{file}: cannot be read ({type(error).__name__}); delete it to train from the start"
+        ) from error
     if saved["fingerprint"] != fingerprint:
         raise UserError(f"{file}: was made with other settings, code or data; delete {folder} to train from the start")
     state: dict[str, Any] = saved["state"]

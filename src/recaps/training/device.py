@@ -21,11 +21,13 @@ def choose(name: str, threads: int | None = None) -> torch.device:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if threads:
         torch.set_num_threads(threads)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda is asked for, but PyTorch sees no GPU here; set device: cpu or auto in config.yaml")
+        raise UserError(
+            "device: cuda is asked for, but PyTorch sees no GPU here; set device: cpu or auto in config.yaml"
+        )
     if name == "cpu" or not torch.cuda.is_available():
         keep_memory()
         return torch.device("cpu")

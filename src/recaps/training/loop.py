@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from recaps.errors import UserError
@@ -94,7 +93,9 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path)
         for name, value in metrics.items():
             number = float(value)
             if not math.isfinite(number):
-                good = f"the last good checkpoint is {folder / checkpoint.FILE}" if _has(folder) else "no checkpoint yet"
+                good = (
+                    f"the last good checkpoint is {folder / checkpoint.FILE}" if _has(folder) else "no checkpoint yet"
+                )
                 raise UserError(
                     f"training stopped: '{name}' is {number} at step {first + offset} ({good}); try a smaller"
                     " learning_rate or precision: float32"

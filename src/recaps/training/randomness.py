@@ -15,7 +15,7 @@ def generator(seed: int, purpose: str, counter: int = 0) -> torch.Generator:
 
 
 def batch_indices(n: int, batch_size: int, seed: int, step: int) -> Tensor:
-    """Indices [batch_size] of the images of batch `step`: one random order per pass over n images, one after another."""
+    """Indices [batch_size] of the images of batch `step`, from one random order after another of all n images."""
     positions = torch.arange(step * batch_size, (step + 1) * batch_size)
     passes = positions // n
     indices = torch.empty(batch_size, dtype=torch.int64)

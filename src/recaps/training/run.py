@@ -45,7 +45,7 @@ def train(
     checkpoint_seconds: float = 120,
     project: Path | None = None,
 ) -> None:
-    """Train a variant and write `model.safetensors`, `config.json`, `history.csv` and `record.json` to `out`, at the end.
+    """Train a variant; at the end write `model.safetensors`, `config.json`, `history.csv`, `record.json` to `out`.
 
     Args:
         settings: `model` and `training`, as in the variant's configuration.
@@ -67,8 +67,8 @@ def train(
     started = provenance.now()
     where = devices.choose(device, threads)
     training = Training.model_validate(settings["training"])
-    arrays = load(*dataset.parts[-2:], dataset.parents[1])
-    model = _fresh_model(settings, arrays, seed).to(where, memory_format=torch.channels_last)
+    arrays = load(dataset.parent.name, dataset.name, dataset.parents[1])
+    model = _fresh_model(settings, arrays, seed).place(where)
     model.configure(training)
     images = torch.tensor(arrays.images)
     batches = Batches(images, torch.from_numpy(arrays.labels), training, seed, where)
@@ -109,8 +109,10 @@ def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
     try:
         model.load_state_dict(load_file(run / "model.safetensors"))
     except Exception as error:
-        raise UserError(f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again") from error
-    return model.to(device, memory_format=torch.channels_last).eval(), config
+        raise UserError(
+            f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again"
+        ) from error
+    return model.place(device).eval(), config
 
 
 def _fresh_model(settings: Mapping[str, Any], arrays: Arrays, seed: int) -> Model:

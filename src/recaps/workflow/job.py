@@ -1,7 +1,8 @@
-"""Run a script's one function: log to the rule's file, tell a mistake in one line, leave with a status that says why."""
+"""Run a script's one function: log to the rule's file, tell a mistake in one line, exit with a status that fits."""
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -13,33 +14,39 @@ from typing import Any, TextIO
 
 from recaps.errors import TRY_AGAIN, UserError
 
+#: Exit status after Ctrl-C, as shells have it.
+STOPPED = 130
+
 
 @contextmanager
-def job(snakemake: Any) -> Iterator[None]:
+def job(snakemake: Any, *, show: bool = False) -> Iterator[None]:
     """The body of a script; `snakemake` is the object that Snakemake puts into it.
 
     Import what is heavy inside: the log is open by then, and the number of threads is set.
 
-    - Everything written to stderr or logged goes to the rule's log too.
+    - What is logged or written to stderr goes to the rule's log; with `show` to the terminal as well.
     - UserError: one line on stderr, exit 1. Interrupted: likewise, exit 75 (try again).
     - Any other error: the traceback goes to the log; stderr names the error and the log. Exit 1.
     """
     os.environ["OMP_NUM_THREADS"] = str(snakemake.threads)
-    log = Path(snakemake.log[0])
-    log.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(snakemake.log[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
     terminal = sys.stderr
-    with open(log, "w", encoding="utf-8", buffering=1) as file:
-        sys.stderr = _Both(terminal, file)
+    with open(path, "w", encoding="utf-8", buffering=1) as log:
+        both = _Both(terminal, log)
+        sys.stderr = both if show else log
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", force=True)
         try:
             yield
+        except KeyboardInterrupt:
+            raise SystemExit(STOPPED) from None
         except UserError as error:
-            _leave(snakemake.rule, str(error), 1)
+            _leave(both, snakemake.rule, str(error), 1)
         except Exception as error:
-            if type(error).__name__ == "Interrupted":
-                _leave(snakemake.rule, str(error), TRY_AGAIN)
-            file.write(traceback.format_exc())
-            _leave(snakemake.rule, f"{type(error).__name__}: {error} (traceback in {log})", 1)
+            if type(error).__name__ == "Interrupted":  # its module imports PyTorch
+                _leave(both, snakemake.rule, str(error), TRY_AGAIN)
+            log.write(traceback.format_exc())
+            _leave(both, snakemake.rule, f"{type(error).__name__}: {error} (traceback in {path})", 1)
         finally:
             sys.stderr = terminal
 
@@ -57,13 +64,12 @@ def device(snakemake: Any) -> str:
     return "cuda" if snakemake.resources.get("gpu", 0) else str(snakemake.config.get("device", "auto"))
 
 
-def _leave(rule: str, message: str, status: int) -> None:
-    print(f"recaps: {rule}: {' '.join(message.split())}", file=sys.stderr)
-    sys.stderr.flush()
+def _leave(stream: _Both, rule: str, message: str, status: int) -> None:
+    print(f"recaps: {rule}: {' '.join(message.split())}", file=stream, flush=True)
     raise SystemExit(status)
 
 
-class _Both:
+class _Both(io.TextIOBase):
     """A stream that writes to the terminal and to the log."""
 
     def __init__(self, terminal: TextIO, log: TextIO) -> None:
@@ -78,5 +84,5 @@ class _Both:
         for stream in self._streams:
             stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._streams[0], name)
+    def isatty(self) -> bool:
+        return self._streams[0].isatty()

@@ -122,6 +122,11 @@ class Plan:
         """All tables, figures and metrics of one paper."""
         return [*self._paper_tables(name), *self._paper_figures(name), self._metrics(name)]
 
+    def readings(self) -> list[str]:
+        """The page on what the papers leave open, if there is one."""
+        page = self.root / "docs" / "readings.md"
+        return [str(_short(page))] if page.is_file() else []
+
     # Inputs of the rules
 
     def raw_files(self, wildcards: Any) -> list[str]:
@@ -184,7 +189,7 @@ class Plan:
         """The largest number of images whose latents are extracted."""
         wanted = f"{wildcards.dataset}/{wildcards.split}"
         limits = [n for name, n in self._variant(wildcards).latents.items() if self.project.resolve(name) == wanted]
-        return None if None in limits else max(limits)
+        return None if None in limits else max(n for n in limits if n is not None)
 
     def head(self, wildcards: Any) -> dict[str, Any]:
         return self.project.papers[wildcards.paper].heads[wildcards.head].model_dump(mode="json")
@@ -198,12 +203,18 @@ class Plan:
         return protocol
 
     def table_caption(self, wildcards: Any) -> str:
-        output = self.project.papers[wildcards.paper].tables[wildcards.table]
-        return f"{output.title}. {output.caption}"
+        return self._caption(self.project.papers[wildcards.paper].tables[wildcards.table])
 
     def figure_caption(self, wildcards: Any) -> str:
-        output = self.project.papers[wildcards.paper].figures[wildcards.figure]
-        return f"{output.title}. {output.caption}"
+        return self._caption(self.project.papers[wildcards.paper].figures[wildcards.figure])
+
+    def settings(self, wildcards: Any) -> dict[str, Any]:
+        """The configuration without what changes no number; of the paper in the wildcards alone, if there is one."""
+        machine = {"papers", "mirror", "device", "data", "results", "overrides"}
+        values = self.project.model_dump(mode="json", exclude={"config": machine})
+        if paper := getattr(wildcards, "paper", None):
+            values["papers"] = {paper: values["papers"][paper]}
+        return values
 
     def gpus(self, wildcards: Any) -> int:
         """GPUs of a job: one where the configuration asks for CUDA; a cluster's profile asks by itself."""
@@ -282,13 +293,16 @@ class Plan:
 
     def _needed(self, paper: str, output: Output) -> list[str]:
         """The artefacts behind a table or figure, and the records of their runs."""
-        files = {
-            f"{run}/{file}": None
+        return [
+            f"{run}/{file}"
             for variant, needs in output.needs.items()
             for run in self._runs(paper, variant)
             for file in ("record.json", *map(self.project.artefact, needs))
-        }
-        return list(files)
+        ]
+
+    def _caption(self, output: Output) -> str:
+        warning = " STAND-IN DATA: the numbers show only that everything runs." if self.project.scale.stand_in else ""
+        return f"{output.title}. {output.caption}{warning}"
 
     def _variant(self, wildcards: Any) -> Variant:
         paper = self.project.papers[wildcards.paper]

@@ -14,7 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-FAMILIES: dict[str, type] = {
+from recaps.config.base import Section
+
+FAMILIES: dict[str, type[Section]] = {
     module.name: importlib.import_module(f"{__name__}.{module.name}").Options
     for module in pkgutil.iter_modules(__path__)
 }

@@ -1,4 +1,8 @@
-"""affNIST's MATLAB files: a struct `affNISTdata` whose `image` has one 40x40 image per column."""
+"""affNIST's MATLAB files: a struct `affNISTdata` whose `image` has one 40x40 image per column.
+
+scipy's parser can crash on broken bytes. The archive's own CRC is checked before it sees any, so an accident to the
+file ends in an error; a file forged with a right CRC is beyond this, as affNIST has no official checksum.
+"""
 
 from __future__ import annotations
 

@@ -21,9 +21,9 @@ def dynamic_routing(
     """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
 
     The logits start at zero and grow in every iteration by the dot product of vote and output capsule, so before
-    iteration t they are b_ij = u_hat_ij . (v_j^1 + ... + v_j^(t-1)): they are computed from the sum of the earlier outputs
-    rather than kept. The softmax runs over the output capsules. As in the released code a bias is added to the weighted
-    sum in every iteration, before squash.
+    iteration t they are b_ij = u_hat_ij . (v_j^1 + ... + v_j^(t-1)): they are computed from the sum of the earlier
+    outputs rather than kept. The softmax runs over the output capsules. As in the released code a bias is added to the
+    weighted sum in every iteration, before squash.
 
     Args:
         votes: [B, I, J, D], in the precision that products are to be computed in.
@@ -32,8 +32,8 @@ def dynamic_routing(
         gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
 
     Returns:
-        Capsules and the coupling of the last iteration, in the precision of `bias`: early in training couplings differ by
-        less than bfloat16 can tell.
+        Capsules and the coupling of the last iteration, in the precision of `bias`: early in training couplings differ
+        by less than bfloat16 can tell.
     """
     capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all")
     return Routed(capsules, coupling)

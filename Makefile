@@ -1,0 +1,79 @@
+# recaps: `make demo` and `make test` need git, make and Python 3.11 or newer; `make help` lists the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# A Python to make the environment with; `make PYTHON=/path/to/python3.12 demo` chooses another.
+PYTHON ?=
+SCALE ?= desk
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help environment demo test lint format bench publish compare rulegraph lock clean-smoke clean
+
+help: ## Show this list
+	@echo "make <target>"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo ".venv/bin/snakemake --profile profiles/smoke|profiles/local|slurm <target>"
+	@awk '/^rule [a-z]+:/ { name = substr($$2, 1, length($$2) - 1) } /^    """.*"""/ && name { gsub(/^ *"""|"""$$/, ""); printf "  %-22s %s\n", name, $$0; name = "" }' Snakefile
+	@for file in config/papers/*.yaml; do printf "  %-22s %s\n" "$$(basename "$$file" .yaml)" "$$(sed -n 's/^title: */Paper: /p' "$$file")"; done
+
+# The environment: made once, and again only when the lock file or the list of packages changes.
+environment: $(STAMP) ## Make .venv from the lock file
+
+$(STAMP): envs/requirements.lock pyproject.toml
+	@python="$$(envs/find-python $(PYTHON))"; \
+	if [ ! -x $(BIN)/python ]; then \
+		echo "Making .venv with $$python"; \
+		"$$python" -m venv .venv || { rm -rf .venv; \
+			echo "make: $$python cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }; \
+	fi
+	@echo "Installing the pinned packages into .venv (some minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement envs/requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html
+	@if [ -t 2 ]; then logger="--logger rich"; fi; $(BIN)/snakemake --profile profiles/smoke $${logger:-}
+	@echo
+	@echo "Done. The report: results/smoke/report.html"
+
+test: environment ## Every test that this machine can run
+	@$(BIN)/python -m pytest
+
+lint: environment ## Check style, types, workflow and generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/snakefmt --check Snakefile rules
+	@$(BIN)/snakemake --lint
+	@$(BIN)/python -m recaps.config.manual
+	@$(BIN)/python envs/lock.py
+
+format: environment ## Rewrite in the project's style
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+	@$(BIN)/snakefmt Snakefile rules
+
+bench: environment ## Speed of each model: step time, images/s, share of the machine's peak, memory
+	@$(BIN)/python -m recaps.bench
+
+publish: environment ## Keep a finished run in git: results/published/SCALE (make publish SCALE=desk)
+	@$(BIN)/python -m recaps.report.publish --scale $(SCALE)
+
+compare: environment ## Set your own run beside the published one (make compare SCALE=desk)
+	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
+
+rulegraph: environment ## Draw the rules and what they need: docs/rulegraph.md
+	@{ echo '```mermaid'; $(BIN)/snakemake --rulegraph mermaid-js --config scale=desk 2>/dev/null; echo '```'; } > docs/rulegraph.md
+
+lock: environment ## Pin what is installed now (after a change in pyproject.toml and pip install -e .[dev])
+	@$(BIN)/python envs/lock.py --fix
+
+clean-smoke: ## Remove the results of scale smoke
+	@rm -rf results/smoke
+
+clean: clean-smoke ## Remove them, and the environment
+	@rm -rf .venv

@@ -1,0 +1,130 @@
+"""recaps: five capsule-network papers, regenerated end to end.
+
+Config and its validation, the rules, and the targets that users name. `make help` lists the targets.
+"""
+
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+from recaps.workflow.plan import DATASET_FILES, growing, start
+
+min_version("9.27")
+
+
+configfile: "config/config.yaml"
+
+
+plan = start(config, Path(workflow.basedir))
+
+
+pathvars:
+    data=plan.data,
+    results=plan.results,
+    scaled="<results>/{scale}",
+    dataset="<scaled>/datasets/{dataset}/{split}",
+    run="<scaled>/runs/{paper}/{variant}/seed-{seed}",
+    paper="<scaled>/papers/{paper}",
+    logs="<scaled>/logs",
+    benchmarks="<scaled>/benchmarks",
+
+
+wildcard_constraints:
+    scale=plan.any_of("scale"),
+    paper=plan.any_of("paper"),
+    variant=plan.any_of("variant"),
+    seed=r"\d+",
+    dataset=plan.any_of("dataset"),
+    split=plan.any_of("split"),
+    head=plan.any_of("head"),
+    protocol=plan.any_of("protocol"),
+    probe=plan.any_of("probe"),
+    table=plan.any_of("table"),
+    figure=plan.any_of("figure"),
+    file="[^/]+",
+
+
+include: "rules/data.smk"
+include: "rules/train.smk"
+include: "rules/latents.smk"
+include: "rules/heads.smk"
+include: "rules/papers.smk"
+include: "rules/report.smk"
+
+
+localrules:
+    all,
+    data,
+    train,
+    latents,
+    heads,
+    tables,
+    figures,
+    scorecard,
+    report,
+
+
+rule all:
+    """Everything: the scorecard and the report on all papers (the default)"""
+    default_target: True
+    input:
+        plan.scorecard(),
+        plan.report(),
+
+
+rule data:
+    """The prepared data sets"""
+    input:
+        plan.datasets(),
+
+
+rule train:
+    """All trained models"""
+    input:
+        plan.models(),
+
+
+rule latents:
+    """The latents of all trained models"""
+    input:
+        plan.latents(),
+
+
+rule heads:
+    """The results of all heads"""
+    input:
+        plan.heads(),
+
+
+rule tables:
+    """All tables"""
+    input:
+        plan.tables(),
+
+
+rule figures:
+    """All figures"""
+    input:
+        plan.figures(),
+
+
+rule scorecard:
+    """Every claim: published, ours, verdict"""
+    input:
+        plan.scorecard(),
+
+
+rule report:
+    """The report: one HTML page with all of it"""
+    input:
+        plan.report(),
+
+
+for name in plan.project.papers:
+
+    rule:
+        name:
+            name
+        input:
+            plan.paper(name),
+        localrule: True

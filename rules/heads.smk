@@ -1,0 +1,25 @@
+"""Classifiers on latents."""
+
+
+rule evaluate_head:
+    input:
+        unpack(plan.head_latents),
+    output:
+        result="<run>/heads/{head}-{protocol}.json",
+    log:
+        "<logs>/evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}.log",
+    benchmark:
+        "<benchmarks>/evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}.tsv"
+    conda:
+        "../envs/recaps.yaml"
+    resources:
+        mem_mb=growing(6000),
+        runtime=growing(240),
+    params:
+        code=plan.code("evaluate_head"),
+        head=plan.head,
+        protocol=plan.protocol,
+    message:
+        "Head {wildcards.head} on {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}, protocol {wildcards.protocol}"
+    script:
+        "../workflow/scripts/evaluate_head.py"

@@ -1,0 +1,58 @@
+"""The scorecard and the report."""
+
+
+localrules:
+    score_claims,
+    build_report,
+
+
+rule score_claims:
+    input:
+        claims=plan.claims,
+        metrics=plan.metrics(),
+        records=plan.records(),
+    output:
+        csv=report(
+            "<scaled>/scorecard.csv",
+            caption="../workflow/report/scorecard.rst",
+            category="Scorecard",
+            labels={"scale": "{scale}"},
+        ),
+        md="<scaled>/scorecard.md",
+    log:
+        "<logs>/score_claims.log",
+    conda:
+        "../envs/recaps.yaml"
+    params:
+        code=plan.code("score_claims"),
+        papers=list(plan.project.papers),
+    message:
+        "Scorecard of scale {wildcards.scale}"
+    script:
+        "../workflow/scripts/score_claims.py"
+
+
+rule build_report:
+    input:
+        claims=plan.claims,
+        scorecard=plan.scorecard(),
+        tables=plan.tables(),
+        figures=plan.figures(),
+        metrics=plan.metrics(),
+        heads=plan.heads(),
+        records=plan.records(),
+        datasets=plan.datasets(),
+        readings=plan.readings(),
+    output:
+        html="<scaled>/report.html",
+    log:
+        "<logs>/build_report.log",
+    conda:
+        "../envs/recaps.yaml"
+    params:
+        code=plan.code("build_report"),
+        project=plan.settings,
+    message:
+        "Report of scale {wildcards.scale}: {output.html}"
+    script:
+        "../workflow/scripts/build_report.py"

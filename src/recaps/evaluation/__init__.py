@@ -1,0 +1,1 @@
+"""What is read from a trained model: latents, probes, heads."""

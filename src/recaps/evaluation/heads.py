@@ -1,0 +1,95 @@
+"""Heads: classifiers fitted on latents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps import io
+from recaps.config.variant import Head, Part, Protocol
+from recaps.errors import UserError
+from recaps.evaluation.latents import read
+
+Features = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+
+#: Of every seven originals, this one is kept for testing where a protocol asks for disjoint digits.
+TEST_DIGIT = 6
+
+
+def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Mapping[str, Any], out: Path) -> None:
+    """Fit a head on one part of the latents, test it on another, and write the accuracy to `out` (JSON).
+
+    Args:
+        latents: the file of latents for each set that the protocol names.
+        head: as `recaps.config.variant.Head`.
+        protocol: as `recaps.config.variant.Protocol`.
+
+    Raises:
+        UserError: a part is empty or too short, or the latents lack the features.
+    """
+    settings, rules = Head.model_validate(head), Protocol.model_validate(protocol)
+    started = time.perf_counter()
+    tested, truth, original = _select(latents, rules.test, settings)
+    n_fit, shared = 0, 0
+    if settings.kind == "argmax":
+        predicted = tested.argmax(1)
+    else:
+        assert rules.fit is not None
+        fitted, labels, seen = _select(latents, rules.fit, settings)
+        n_fit = len(labels)
+        same_set = rules.fit.set == rules.test.set
+        shared = int(np.isin(original, seen).sum()) if same_set else 0
+        predicted = _classifier(settings).fit(fitted, labels).predict(tested)
+    io.write_json(
+        out,
+        {
+            "kind": "head",
+            "title": rules.title,
+            "accuracy": float((predicted == truth).mean()),
+            "n": len(truth),
+            "n_fit": n_fit,
+            "test_images_whose_original_was_fitted": shared,
+            "seconds": round(time.perf_counter() - started, 2),
+            "head": settings.model_dump(),
+            "protocol": rules.model_dump(),
+            "latents": {name: Path(file).stem for name, file in latents.items()},
+            "stand_in": bool(read(next(iter(latents.values())), ("stand_in",))["stand_in"]),
+        },
+    )
+
+
+def _classifier(head: Head) -> Any:
+    if head.kind == "svm":
+        from sklearn.svm import SVC
+
+        return SVC(kernel="rbf", C=head.C, gamma=head.gamma, tol=1e-3, cache_size=1000)
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=head.C, tol=1e-3, max_iter=1000)
+
+
+def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Features, Labels, Labels]:
+    """Features, labels and originals of a part."""
+    names = ["scores" if head.features == "scores" else "capsules"] + ["mask"] * (head.features == "masked")
+    file = latents[part.set]
+    arrays = read(file, (*names, "labels", "original"))
+    features = arrays[names[0]]
+    if head.features == "masked":
+        features = features * arrays["mask"][..., None]
+    rows = np.arange(len(features))
+    if part.digits != "all":
+        kept_for_test = arrays["original"] % 7 == TEST_DIGIT
+        rows = rows[kept_for_test if part.digits == "test" else ~kept_for_test]
+    rows = rows[part.start : None if part.count is None else part.start + part.count]
+    if not len(rows):
+        raise UserError(
+            f"{file}: the protocol's part starts at image {part.start}, but there are {len(features)};"
+            " extract more latents or mend the protocol in config/papers"
+        )
+    return features[rows].reshape(len(rows), -1), arrays["labels"][rows], arrays["original"][rows]

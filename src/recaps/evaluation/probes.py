@@ -1,0 +1,43 @@
+"""Probes: arrays that a figure needs and only the model can give, such as pictures decoded from changed capsules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recaps.datasets.arrays import load
+from recaps.errors import UserError, nearest
+from recaps.evaluation.latents import as_array, save
+from recaps.training import device as devices
+from recaps.training.batches import as_float
+from recaps.training.run import load_model
+
+
+def probe(
+    run: Path,
+    dataset: Path,
+    out: Path,
+    *,
+    name: str,
+    images: int = 32,
+    device: str = "auto",
+    threads: int | None = None,
+) -> None:
+    """Write what the model's probe `name` gives for the first `images` images of a prepared split to `out` (npz).
+
+    Raises:
+        UserError: the model has no such probe.
+    """
+    where = devices.choose(device, threads)
+    model, config = load_model(run, where)
+    probes = model.probes()
+    if name not in probes:
+        raise UserError(f"{run}: its model has no probe '{name}'{nearest(name, probes)}")
+    arrays = load(dataset.parent.name, dataset.name, dataset.parents[1])
+    batch = as_float(torch.tensor(arrays.images[:images]).to(where))
+    labels = torch.tensor(arrays.labels[:images]).to(where)
+    with torch.inference_mode(), devices.arithmetic(where, config["training"]["precision"]):
+        values = {key: as_array(value) for key, value in probes[name](batch, labels).items()}
+    save(out, values | {"labels": arrays.labels[:images], "stand_in": np.asarray(arrays.record["stand_in"])})

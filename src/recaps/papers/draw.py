@@ -1,0 +1,111 @@
+"""From a paper's functions to files: tables as CSV, Markdown and LaTeX, figures as PDF, PNG and the data they draw."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from recaps import io
+from recaps.errors import UserError, nearest
+from recaps.papers.results import Results
+
+STAND_IN = "stand-in data: not a result"
+_STYLE = Path(__file__).with_name("recaps.mplstyle")
+
+
+def table(name: str, results: Results, folder: Path) -> None:
+    """Write table `name` of a paper to `folder` as CSV (numbers), Markdown and LaTeX (rounded, with a heading)."""
+    values: pd.DataFrame = _function(results.name, "TABLES", name)(results)
+    output = results.paper.tables[name]
+    title = f"{output.title} [{STAND_IN}]" if results.stand_in else output.title
+    io.write_text(folder / f"{name}.csv", values.to_csv(index=False, float_format="%.6g"))
+    io.write_text(folder / f"{name}.md", f"**{title}**\n\n{output.caption}\n\n{markdown(values)}")
+    io.write_text(folder / f"{name}.tex", _latex(values, f"{title}. {output.caption}"))
+
+
+def figure(name: str, results: Results, folder: Path) -> None:
+    """Write figure `name` of a paper to `folder` as PDF and PNG, and the data that it draws as CSV."""
+    with plt.style.context(_STYLE):
+        drawing, data = _function(results.name, "FIGURES", name)(results)
+        if results.stand_in:
+            drawing.text(
+                0.5, 0.5, STAND_IN, rotation=30, fontsize=26, color="0.5", alpha=0.35, ha="center", va="center"
+            )
+        for ending in ("pdf", "png"):
+            _save(drawing, folder / f"{name}.{ending}")
+        plt.close(drawing)
+    io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))
+
+
+def metrics(results: Results, folder: Path) -> None:
+    """Write `metrics.csv`: every number that was measured for a paper, a row per variant, seed and metric."""
+    values: pd.DataFrame = importlib.import_module(f"recaps.papers.{results.name}").metrics(results)
+    values.insert(0, "paper", results.name)
+    values["stand_in"] = results.stand_in
+    io.write_text(folder / "metrics.csv", values.to_csv(index=False, float_format="%.8g"))
+
+
+def markdown(values: pd.DataFrame) -> str:
+    """A Markdown table; two decimals, empty cells for what is missing."""
+    shown = values.map(_cell)
+    rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
+    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
+
+
+def _latex(values: pd.DataFrame, caption: str) -> str:
+    shown = values.map(_cell)
+    lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in shown.to_numpy().tolist()]
+    head = " & ".join(_escape(column) for column in shown.columns) + r" \\"
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_escape(caption)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (shown.shape[1] - 1)}}}",
+            r"\hline",
+            head,
+            r"\hline",
+            *lines,
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _escape(text: Any) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text)).replace("->", r"$\to$")
+
+
+def _cell(value: Any) -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _save(drawing: Figure, file: Path) -> None:
+    # No date in the file: the same data give the same bytes.
+    metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
+    with io.atomic(file) as temporary:
+        drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
+
+
+def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
+    functions = getattr(importlib.import_module(f"recaps.papers.{paper}"), kind)
+    if name not in functions:
+        raise UserError(
+            f"recaps.papers.{paper} has no {name}{nearest(name, functions)}; mend config/papers/{paper}.yaml"
+        )
+    function: Callable[[Results], Any] = functions[name]
+    return function

@@ -1,0 +1,99 @@
+"""What a paper's tables and figures are drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recaps import io
+from recaps.config.variant import Paper
+from recaps.evaluation.latents import Array, read
+
+
+@dataclass(frozen=True)
+class Results:
+    """The saved results of one paper at one scale.
+
+    Attributes:
+        name: the paper, e.g. `sparse`.
+        paper: its configuration.
+        runs: the folder of its runs, `results/<scale>/runs/<paper>`.
+        seeds: the seeds that were run.
+        resolve: the set that stands for a set at this scale (`affnist/test` -> `affnist-generated/test`).
+        published: the published value of each claim of the paper, by the claim's id.
+    """
+
+    name: str
+    paper: Paper
+    runs: Path
+    seeds: Sequence[int]
+    resolve: Callable[[str], str]
+    published: Mapping[str, float]
+
+    def run(self, variant: str, seed: int | None = None) -> Path:
+        """Folder of a run; of the first seed where none is given."""
+        return self.runs / variant / f"seed-{self.seeds[0] if seed is None else seed}"
+
+    def record(self, variant: str, seed: int | None = None) -> dict[str, Any]:
+        """The run record."""
+        return dict(io.read_json(self.run(variant, seed) / "record.json"))
+
+    def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
+        """The head's result for every seed."""
+        return [io.read_json(self.run(variant, seed) / "heads" / f"{head}-{protocol}.json") for seed in self.seeds]
+
+    def accuracy(self, variant: str, head: str, protocol: str) -> Array:
+        """Accuracy in percent for every seed, [seeds]."""
+        return np.array([100 * result["accuracy"] for result in self.head(variant, head, protocol)])
+
+    def latents(self, variant: str, set_name: str, *names: str, seed: int | None = None) -> dict[str, Array]:
+        """The arrays `names` of a run's latents on a set."""
+        return read(self.run(variant, seed) / "latents" / f"{self.resolve(set_name).replace('/', '-')}.npz", names)
+
+    def probe(self, variant: str, name: str, seed: int | None = None) -> dict[str, Array]:
+        """All arrays of a probe."""
+        return read(self.run(variant, seed) / "probes" / f"{name}.npz")
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the runs were trained on stand-in data."""
+        first = next(iter(self.paper.variants))
+        return bool(self.record(first)["dataset"]["stand_in"])
+
+
+def head_metrics(results: Results) -> pd.DataFrame:
+    """The accuracies of all heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`."""
+    rows = []
+    for variant, settings in results.paper.variants.items():
+        for head, protocols in settings.heads.items():
+            for protocol in protocols:
+                test = results.resolve(results.paper.protocols[protocol].test.set)
+                for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
+                    p, n = result["accuracy"], result["n"]
+                    error = 100 * math.sqrt(p * (1 - p) / n)
+                    rows.append((variant, seed, f"{head}-{protocol}", 100 * p, error, n, "percent", test))
+    return metric_rows(rows)
+
+
+MetricRow = tuple[str, int, str, float, float, int, str, str]
+
+
+def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
+    """Metrics as a table.
+
+    Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on), n, unit, and
+    measured_on, their set.
+    """
+    return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
+
+
+def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
+    """The row of a metric that is the mean of one value per image."""
+    n = len(values)
+    return variant, seed, metric, float(values.mean()), float(values.std(ddof=1) / math.sqrt(n)), n, unit, measured_on

@@ -1,0 +1,113 @@
+"""A user's own run beside the project's published one, number by number.
+
+`python -m recaps.report.compare --scale desk` compares `results/desk` with `results/published/desk`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from recaps.errors import UserError
+from recaps.report import statistics
+from recaps.report.measured import Measured, collect, read_metrics
+from recaps.report.verdicts import format_value
+
+#: Many numbers are compared at once, so a single one must be this unlikely before it counts as different.
+SIGNIFICANCE = 0.01
+
+SAME = "same"
+WITHIN = "within the uncertainty"
+DIFFERS = "DIFFERS"
+UNKNOWN = "uncertainty unknown"
+OTHER_DATA = "other test set"
+ONLY_YOURS = "only in yours"
+ONLY_PUBLISHED = "only in published"
+
+
+def compare(results: Path, published: Path) -> pd.DataFrame:
+    """Return one row per metric of either side, with the difference, its p-value and a finding.
+
+    Raises:
+        UserError: either side has no metrics.
+    """
+    yours, theirs = _metrics(results), _metrics(published)
+    keys = [*theirs, *(key for key in yours if key not in theirs)]
+    return pd.DataFrame([_row(key, yours.get(key), theirs.get(key)) for key in keys])
+
+
+def _metrics(folder: Path) -> dict[tuple[str, str, str], Measured]:
+    files = sorted(Path(folder).glob("papers/*/metrics.csv"))
+    if not files:
+        raise UserError(f"{folder}: no papers/*/metrics.csv; finish a run of this scale first")
+    return collect(read_metrics(files))
+
+
+def _row(key: tuple[str, str, str], yours: Measured | None, theirs: Measured | None) -> dict[str, object]:
+    row: dict[str, object] = {
+        "metric": "/".join(key),
+        "yours": _text(yours),
+        "published": _text(theirs),
+        "difference": math.nan,
+        "p_value": math.nan,
+        "basis": "",
+        "finding": ONLY_PUBLISHED if yours is None else ONLY_YOURS,
+    }
+    if yours is None or theirs is None:
+        return row
+    gap = statistics.difference(yours.estimate, theirs.estimate)
+    p_value = gap.p_value()
+    if yours.measured_on != theirs.measured_on and yours.measured_on and theirs.measured_on:
+        finding = OTHER_DATA
+    elif gap.value == 0:
+        finding = SAME
+    elif p_value is None:
+        finding = UNKNOWN
+    else:
+        finding = DIFFERS if p_value < SIGNIFICANCE else WITHIN
+    value = math.nan if p_value is None else p_value
+    return {**row, "difference": gap.value, "p_value": value, "basis": gap.basis, "finding": finding}
+
+
+def _text(measured: Measured | None) -> str:
+    if measured is None:
+        return ""
+    spread = "" if math.isnan(measured.sd) else f" ± {format_value(measured.sd, measured.unit)}"
+    return f"{format_value(measured.estimate.value, measured.unit)}{spread} ({len(measured.seeds)})"
+
+
+def summary(table: pd.DataFrame) -> str:
+    """One line: how many numbers differ, and how many could not be told."""
+    counts = table["finding"].value_counts()
+    others = (SAME, WITHIN, UNKNOWN, OTHER_DATA, ONLY_YOURS, ONLY_PUBLISHED)
+    parts = [f"{counts[finding]} {finding}" for finding in others if finding in counts]
+    differs = int(counts.get(DIFFERS, 0))
+    head = f"{differs} of {len(table)} numbers differ by more than the uncertainty (p < {SIGNIFICANCE:g})"
+    return "; ".join([head, *parts])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m recaps.report.compare", description="Your own run beside the published one."
+    )
+    parser.add_argument("--scale", required=True, help="the scale to compare, e.g. desk")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
+    options = parser.parse_args(arguments)
+    try:
+        table = compare(options.results / options.scale, options.results / "published" / options.scale)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print("Mean ± standard deviation (seeds). With one seed on a side, only the finite test set is counted there.")
+    print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
+    print(summary(table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

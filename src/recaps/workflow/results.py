@@ -1,0 +1,28 @@
+"""What a paper's tables and figures are drawn from, as a rule hands it over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from recaps.config.load import Project
+from recaps.papers.results import Results
+from recaps.report.claims import Number, read
+
+
+def saved_results(snakemake: Any) -> Results:
+    """The saved results of the paper in the rule's wildcards.
+
+    Of the rule: params `project` (the configuration), input `claims`, and an output in `<root>/papers/<paper>/`.
+    """
+    project = Project.model_validate(snakemake.params.project)
+    name = snakemake.wildcards.paper
+    claims = [claim for claim in read(Path(snakemake.input.claims)) if claim.paper == name]
+    return Results(
+        name=name,
+        paper=project.papers[name],
+        runs=Path(snakemake.output[0]).parents[2] / "runs" / name,
+        seeds=project.seeds,
+        resolve=project.resolve,
+        published={claim.id: claim.published for claim in claims if isinstance(claim, Number)},
+    )

@@ -1,0 +1,139 @@
+"""Whatever the bytes of a damaged file, a reader gives the right arrays or one UserError; never anything else."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.io import savemat
+
+from recaps import datasets
+from recaps.datasets import Arrays, archive, warp
+from recaps.datasets.formats import affnist, idx, smallnorb
+from recaps.errors import UserError
+
+pytestmark = pytest.mark.property
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+#: Where to cut, and which bytes to overwrite with what, as shares of the length.
+damage = st.tuples(
+    st.floats(0, 1), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4)
+)
+
+
+def damaged(content: bytes, how: tuple[float, list[tuple[float, int]]]) -> bytes:
+    cut, changes = how
+    changed = bytearray(content)
+    for place, value in changes:
+        changed[int(place * len(changed))] = value
+    return bytes(changed[: max(1, round(cut * len(changed)))])
+
+
+def survives(read: Callable[[], object]) -> None:
+    message = ""
+    try:
+        read()
+    except UserError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+IDX = b"\0\0\x08\3" + struct.pack(">3I", 2, 28, 28) + bytes(2 * 28 * 28)
+NORB = struct.pack("<Ii3i", 0x1E3D4C54, 2, 3, 4, 1) + bytes(48)
+
+
+@relaxed
+@given(damage)
+def test_gzipped_formats(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
+    path = tmp_path / "f.gz"
+    for inner, read in (
+        (IDX, lambda: idx.read_images(path, expected_n=2)),
+        (NORB, lambda: smallnorb.read_matrix(path)),
+    ):
+        path.write_bytes(damaged(gzip.compress(inner), how))
+        survives(read)
+        path.write_bytes(gzip.compress(damaged(inner, how)))
+        survives(read)
+
+
+def tar_of(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as out:
+        info = tarfile.TarInfo("a.bin")
+        info.size = len(content)
+        out.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def zip_of(content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("a.mat", content)
+    return buffer.getvalue()
+
+
+def matlab() -> bytes:
+    buffer = io.BytesIO()
+    struct_ = {"image": np.zeros((1600, 2), np.uint8), "label_int": np.zeros((1, 2), np.uint8)}
+    savemat(buffer, {"affNISTdata": struct_})
+    return buffer.getvalue()
+
+
+@relaxed
+@given(damage)
+def test_archives(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
+    for name, whole in (("a.zip", zip_of(bytes(500))), ("a.tar.gz", tar_of(bytes(500)))):
+        path = tmp_path / name
+        path.write_bytes(damaged(whole, how))
+        survives(lambda path=path: list(archive.members(path, lambda _: True)))  # type: ignore[misc]
+
+
+@relaxed
+@given(damage)
+def test_matlab_files(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
+    """Damage is done to the archive: its CRC must keep broken bytes from scipy's parser, which can crash on them."""
+    path = tmp_path / "test.mat.zip"
+    path.write_bytes(damaged(zip_of(matlab()), how))
+    survives(lambda: list(affnist.read(path)))
+    affnist.problem(path)
+
+
+@relaxed
+@given(st.sampled_from(["images.npy", "labels.npy", "factors.npz", "record.json"]), damage)
+def test_prepared_splits(tmp_path: Path, name: str, how: tuple[float, list[tuple[float, int]]]) -> None:
+    arrays = Arrays(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64), {"a": np.arange(3)}, {})
+    path = datasets.save(arrays, tmp_path / "mnist" / "test") / name
+    path.write_bytes(damaged(path.read_bytes(), how))
+    survives(lambda: datasets.load("mnist", "test", tmp_path))
+
+
+@relaxed
+@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 9), st.integers(1, 9))
+def test_a_whole_pixel_translation_is_a_shift(down: int, right: int, size: int, seed: int) -> None:
+    images = np.random.default_rng(seed).integers(0, 256, (2, size, size), dtype=np.uint8)
+    shifted = warp.shift(images, np.full(2, down), np.full(2, right))
+    moved = warp.affine(images, np.stack([np.eye(2)] * 2), np.array([[right, down]] * 2, float), size)
+    np.testing.assert_array_equal(shifted, moved)
+
+
+@relaxed
+@given(st.integers(0, 2**32 - 1))
+def test_all_ink_stays_on_the_canvas(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    images = (random.random((3, 9, 9)) < 0.2).astype(np.uint8) * 255
+    matrices = np.eye(2) + random.uniform(-0.4, 0.4, (3, 2, 2))
+    low, high = warp.translation_range(images, matrices, 24)
+    translations = low + (high - low) * random.random((3, 2))
+    small = warp.affine(images, matrices, translations, 24)
+    large = warp.affine(images, matrices, translations, 40)
+    assert small.sum(dtype=np.int64) == large.sum(dtype=np.int64)

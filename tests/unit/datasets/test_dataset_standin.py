@@ -1,0 +1,137 @@
+"""Stand-ins: the real sets' shapes, labels and factors, from scikit-learn's bundled data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recaps import datasets
+from recaps.datasets import Arrays, preparation, standin
+from recaps.datasets.formats.smallnorb import INSTANCES
+from recaps.errors import UserError
+
+pytestmark = pytest.mark.unit
+
+NOWHERE = Path("no-such-folder")
+
+
+def build(name: str, split: str, **options: object) -> Arrays:
+    return preparation.build(name, split, NOWHERE, stand_in=True, options=options)
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_every_split_has_the_described_shape(name: str) -> None:
+    options = {"limit": 40, "versions": 2} if "versions" in datasets.defaults(name) else {"limit": 40}
+    about = datasets.describe(name)
+    for split in datasets.splits(name):
+        arrays = build(name, split, **options)
+        assert arrays.images.shape[1:] == (about["channels"], about["height"], about["width"])
+        assert len(arrays) in (40, 80)
+        assert 0 <= arrays.labels.min() <= arrays.labels.max() < about["classes"]
+        assert arrays.record["stand_in"] is True
+        assert arrays.record["title"].endswith("stand-in (scikit-learn digits)")
+        assert arrays.images.reshape(len(arrays), -1).std(axis=1).min() > 1
+
+
+def test_whole_sets_have_all_classes_and_disjoint_digits() -> None:
+    train, test = build("mnist", "train"), build("mnist", "test")
+    assert (len(train), len(test)) == (1437, 360)
+    assert set(train.labels) == set(test.labels) == set(range(10))
+    order = standin.derived.generator("stand-in", "split").permutation(1797)
+    assert sorted(order) == list(range(1797))
+    assert len(build("affnist", "test", versions=2)) == 720
+    assert len(build("affnist", "validation", versions=1)) == 239
+
+
+def test_digits_look_like_mnist() -> None:
+    """White ink on black, upright in a 20x20 box, centred by mass."""
+    digits = build("mnist", "train").images[:, 0].astype(float)
+    assert 20 < digits.mean() < 60
+    assert digits.max(axis=(1, 2)).min() == 255
+    assert not digits[:, 0].any()
+    assert not digits[:, :, 0].any()
+    places = np.arange(28) - 13.5
+    mass = digits.sum(axis=(1, 2))
+    assert np.abs((digits.sum(axis=2) @ places) / mass).max() < 1
+    assert np.abs((digits.sum(axis=1) @ places) / mass).max() < 1
+
+
+def test_enlarged_digits_are_the_small_ones() -> None:
+    """Averaged back over the area of each of the 8x8 pixels, they show what was there: nothing moved or turned."""
+    small = standin._sources()[0]
+    doubled = standin.enlarged(small).repeat(2, axis=1).repeat(2, axis=2)
+    coarse = doubled.reshape(-1, 8, 5, 8, 5).mean(axis=(2, 4))
+    matches = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(coarse, small, strict=True)]
+    assert min(matches) > 0.9
+
+
+def test_fashion_is_another_set_than_mnist() -> None:
+    mnist, fashion = build("mnist", "test"), build("fashion-mnist", "test")
+    np.testing.assert_array_equal(mnist.labels, fashion.labels)
+    assert np.abs(mnist.images.astype(int) - fashion.images).mean() > 20
+
+
+def test_cifar_is_in_colour_and_digits_show() -> None:
+    arrays = build("cifar10", "test")
+    assert np.abs(arrays.images[:, 0].astype(int) - arrays.images[:, 2]).mean() > 5
+    assert len({arrays.images[k].tobytes() for k in range(360)}) == 360
+
+
+def test_smallnorb_grid() -> None:
+    for split in ("train", "test"):
+        arrays = build("smallnorb", split, limit=300)
+        assert np.bincount(arrays.labels).tolist() == [60] * 5
+        assert set(arrays.factors["instance"]) == set(INSTANCES[split])
+        assert set(arrays.factors["elevation"]) == set(range(9))
+        assert set(arrays.factors["azimuth"]) == set(range(0, 36, 2))
+        assert set(arrays.factors["lighting"]) == set(range(6))
+    few = build("smallnorb", "test", limit=20)
+    np.testing.assert_array_equal(few.images, arrays.images[:20])
+
+
+def test_smallnorb_factors_act_on_the_picture() -> None:
+    from recaps.datasets import standin_stereo as stereo
+
+    small, targets = standin._sources()
+    digit = stereo._instances(standin.enlarged(small), targets)[2, 4][None]
+
+    def photograph(side: float, **change: float) -> np.ndarray:
+        view = {"elevation": 4.0, "azimuth": 0.0, "lighting": 2.0, **change}
+        arrays = {name: np.array([value], np.float32) for name, value in view.items()}
+        return stereo._photograph(digit, arrays, side)[0].astype(float)
+
+    def ink(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.nonzero(picture < picture[0, 0] - 60)
+
+    plain = photograph(0.0)
+    assert ink(photograph(-0.12))[1].mean() - ink(photograph(0.12))[1].mean() > 4  # what the right camera sees is left
+    heights = [np.ptp(ink(photograph(0.0, elevation=e))[0]) for e in (0, 4, 8)]
+    assert heights == sorted(set(heights))
+    assert photograph(0.0, lighting=5)[0, 0] > plain[0, 0] > photograph(0.0, lighting=0)[0, 0]
+    quarter = photograph(0.0, azimuth=9)
+    assert np.ptp(ink(quarter)[1]) > np.ptp(ink(plain)[1])  # a digit is taller than wide: lying, it is wider
+
+
+def test_prepare_and_load(tmp_path: Path) -> None:
+    folder = datasets.prepare("mnist-40", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": 30})
+    assert folder == tmp_path / "mnist-40" / "test"
+    assert sorted(path.name for path in folder.iterdir()) == ["factors.npz", "images.npy", "labels.npy", "record.json"]
+    loaded = datasets.load("mnist-40", "test", tmp_path)
+    record = loaded.record
+    assert (record["name"], record["split"], record["derived_from"]) == ("mnist-40", "test", "mnist")
+    assert record["options"] == {"limit": 30}
+    assert record["digest"] == loaded.digest()
+    assert record["sources"][0]["version"]
+    assert "NaN" not in (folder / "record.json").read_text()
+
+
+def test_prepare_refuses_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'degrees'"):
+        datasets.prepare("mnist-rotated", "test", NOWHERE, tmp_path, stand_in=True, options={"degree": 3})
+    with pytest.raises(UserError, match="no split"):
+        datasets.prepare("affnist-generated", "train", NOWHERE, tmp_path, stand_in=True)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: no such file; run `snakemake data` first"):
+        datasets.prepare("mnist", "train", NOWHERE, tmp_path, stand_in=False)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,124 @@
+"""Slow, obvious statements of the papers' algorithms, written as their loops: what the fast code must match."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def squash(vector: Tensor) -> Tensor:
+    length = math.sqrt(1e-8) if not vector.any() else (vector.square().sum() + 1e-8).sqrt()
+    return vector / length * length**2 / (1 + length**2)
+
+
+def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, gradient: str = "all") -> tuple[Tensor, Tensor]:
+    """*Dynamic Routing Between Capsules*, procedure 1, one image and one capsule at a time."""
+    images, inputs, outputs, _ = votes.shape
+    all_capsules, all_couplings = [], []
+    for k in range(images):
+        logits = [[votes.new_zeros(()) for _ in range(outputs)] for _ in range(inputs)]
+        for iteration in range(iterations):
+            coupling = [torch.stack(logits[i]).softmax(0) for i in range(inputs)]
+            if gradient == "last":
+                coupling = [c.detach() for c in coupling]
+            capsules = []
+            for j in range(outputs):
+                total = bias[j]
+                for i in range(inputs):
+                    total = total + coupling[i][j] * votes[k, i, j]
+                capsules.append(squash(total))
+            if iteration < iterations - 1:
+                for i in range(inputs):
+                    for j in range(outputs):
+                        logits[i][j] = logits[i][j] + votes[k, i, j] @ capsules[j]
+        all_capsules.append(torch.stack(capsules))
+        all_couplings.append(torch.stack(coupling))
+    return torch.stack(all_capsules), torch.stack(all_couplings)
+
+
+def votes(capsules: Tensor, weight: Tensor) -> Tensor:
+    """u_hat_ji = W_ij u_i for every pair."""
+    images, inputs, _ = capsules.shape
+    result = []
+    for k in range(images):
+        for i in range(inputs):
+            result += [
+                sum(capsules[k, i, d] * weight[i, d, j] for d in range(weight.shape[1])) for j in range(weight.shape[2])
+            ]
+    return torch.stack(result).reshape(images, inputs, weight.shape[2], weight.shape[3])  # type: ignore[arg-type]
+
+
+def margin_loss(lengths: Tensor, labels: Tensor) -> Tensor:
+    rows = []
+    for k in range(len(labels)):
+        terms = []
+        for j in range(lengths.shape[1]):
+            if j == labels[k]:
+                terms.append(max(lengths.new_zeros(()), 0.9 - lengths[k, j]) ** 2)
+            else:
+                terms.append(0.5 * max(lengths.new_zeros(()), lengths[k, j] - 0.1) ** 2)
+        rows.append(torch.stack(terms))
+    return torch.stack(rows)
+
+
+def support(coupling: Tensor, types: int, grouping: str) -> Tensor:
+    """Section 2.2: the largest coupling in each group of primary capsules, summed over the groups, for each capsule."""
+    images, inputs, outputs = coupling.shape
+    locations = inputs // types
+    result = torch.zeros(images, outputs, dtype=coupling.dtype)
+    for k in range(images):
+        for j in range(outputs):
+            for group in range(locations):
+                if grouping == "location":  # capsules lie in the order (type, location)
+                    members = [coupling[k, p * locations + group, j] for p in range(types)]
+                else:  # the order that the released code takes them to be in
+                    members = [coupling[k, group * types + p, j] for p in range(types)]
+                result[k, j] += max(members)
+    return result
+
+
+def sparse_mask(support: Tensor, boost: Tensor, gamma: float = 12, floor: float = 0.01) -> Tensor:
+    """Equations 1 to 3."""
+    images, capsules = support.shape
+    mask = torch.zeros(images, capsules)
+    for k in range(images):
+        boosted = [float(support[k, j] * boost[j]) for j in range(capsules)]
+        for j in range(capsules):
+            rank = sum(other > boosted[j] for other in boosted)
+            value = math.exp(-gamma * rank / (capsules - 1))
+            mask[k, j] = value if value >= floor else 0
+    return mask
+
+
+class Boosting:
+    """Equations 5 to 7 and algorithm 1, on plain numbers."""
+
+    def __init__(self, capsules: int, low: float, high: float, step: float = 0.1, every: int = 50, alpha: float = 0.99):
+        self.frequency = [0.0] * capsules
+        self.boost = [1.0] * capsules
+        self.low, self.high, self.step, self.every, self.alpha, self.n = low, high, step, every, alpha, 0
+
+    def observe(self, winners: list[int]) -> None:
+        for j in range(len(self.boost)):
+            phi = winners.count(j) / len(winners)
+            self.frequency[j] = phi if self.n == 0 else self.alpha * self.frequency[j] + (1 - self.alpha) * phi
+        self.n += 1
+        if self.n % self.every != 0:
+            return
+        for j in range(len(self.boost)):
+            if self.frequency[j] < self.low:
+                self.boost[j] += self.step
+            if self.frequency[j] > self.high:
+                self.boost[j] = max(1.0, self.boost[j] - self.step)
+
+
+def shift(image: Tensor, down: int, right: int) -> Tensor:
+    height, width = image.shape
+    result = torch.zeros_like(image)
+    for y in range(height):
+        for x in range(width):
+            if 0 <= y - down < height and 0 <= x - right < width:
+                result[y, x] = image[y - down, x - right]
+    return result

@@ -1,0 +1,162 @@
+"""A synthetic results tree in the project's own formats, with numbers of our choice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recaps.config.load import Project, load
+from recaps.report import html, scorecard
+
+REPOSITORY = Path(__file__).parents[3]
+CONFIG = REPOSITORY / "config"
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+VALUES = {
+    ("sparsecaps", "svm-mnist", "percent"): 98.7,
+    ("sparsecaps", "svm-affnist-a-position", "percent"): 84.2,
+    ("sparsecaps", "svm-affnist-a-disjoint", "percent"): 83.6,
+    ("sparsecaps", "svm-affnist-b", "percent"): 15.9,
+    ("dense", "svm-mnist", "percent"): 97.6,
+    ("dense", "svm-affnist-a-position", "percent"): 74.5,
+    ("dense", "svm-affnist-a-disjoint", "percent"): 73.9,
+    ("dense", "svm-affnist-b", "percent"): 15.2,
+    ("supcaps", "argmax-mnist", "percent"): 99.1,
+    ("supcaps", "argmax-mnist-shifted", "percent"): 99.0,
+    ("supcaps", "argmax-affnist", "percent"): 78.0,
+    ("convnet", "argmax-mnist-shifted", "percent"): 99.1,
+    ("convnet", "argmax-affnist", "percent"): 78.4,
+    ("sparsecaps-28", "svm-mnist-28", "percent"): 98.4,
+    ("sparsecaps-28", "reconstruction-error-mnist", "squared error"): 13.2,
+    ("sparsecaps", "reconstruction-error-affnist", "squared error"): 30.1,
+    ("supcaps", "support-slope", "ratio"): 0.41,
+    ("dense", "support-slope", "ratio"): 0.93,
+    ("sparsecaps", "support-slope", "ratio"): 0.55,
+    ("sparsecaps", "rank0-frequency-min", "fraction"): 0.031,
+    ("sparsecaps", "rank0-frequency-max", "fraction"): 0.14,
+}
+
+
+class Tree:
+    """`results/<scale>` of the paper `sparse`, and the project that asked for it."""
+
+    def __init__(self, folder: Path, scale: str = "desk", seeds: tuple[int, ...] = (0, 1, 2)) -> None:
+        self.project: Project = load({"scale": scale, "seeds": list(seeds)}, CONFIG)
+        self.scale = scale
+        self.seeds = seeds
+        self.root = folder / "results" / scale
+        self.page = self.root / "report.html"
+
+    @property
+    def papers(self) -> Path:
+        return self.root / "papers" / "sparse"
+
+    def run(self, variant: str, seed: int) -> Path:
+        return self.root / "runs" / "sparse" / variant / f"seed-{seed}"
+
+    def make(self, *, stand_in: bool = False, dirty: bool = False) -> Tree:
+        for variant in self.project.papers["sparse"].variants:
+            for seed in self.seeds:
+                self._run(variant, seed, stand_in, dirty)
+        self.papers.mkdir(parents=True)
+        self.metrics(stand_in=stand_in).to_csv(self.papers / "metrics.csv", index=False)
+        for name in self.project.papers["sparse"].tables:
+            frame = pd.DataFrame({"algorithm": ["SPARSECAPS <b>", "Unmasked"], "published": ["90.12", "60.63"]})
+            frame["ours"] = ["84.20 ± 0.30", "74.50 ± 0.40"]
+            frame.to_csv(self.papers / f"{name}.csv", index=False)
+            (self.papers / f"{name}.md").write_text("| a |\n")
+            (self.papers / f"{name}.tex").write_text("a")
+        for name in self.project.papers["sparse"].figures:
+            (self.papers / f"{name}.png").write_bytes(PIXEL)
+            (self.papers / f"{name}.pdf").write_bytes(b"%PDF")
+            (self.papers / f"{name}.csv").write_text("rank,support\n0,1.0\n")
+        self.score()
+        return self
+
+    def metrics(self, *, stand_in: bool = False, shift: float = 0.0) -> pd.DataFrame:
+        rows = []
+        for (variant, metric, unit), value in VALUES.items():
+            for seed in self.seeds:
+                row: dict[str, Any] = {"paper": "sparse", "variant": variant, "seed": seed, "metric": metric}
+                row |= {"value": value * (1 + 0.004 * math.sin(seed + value)) + shift, "n": 10000, "unit": unit}
+                row |= {"stand_in": stand_in, "measured_on": "affnist-generated/test" if "affnist" in metric else ""}
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def score(self) -> pd.DataFrame:
+        return scorecard.make(
+            CONFIG / "claims.yaml",
+            [self.papers / "metrics.csv"],
+            sorted(self.root.glob("runs/*/*/*/record.json")),
+            self.root,
+            scale=self.scale,
+            papers=self.project.papers,
+        )
+
+    def build(self, **options: Any) -> str:
+        html.build(self.project, self.root, self.page, **options)
+        return self.page.read_text(encoding="utf-8")
+
+    def _run(self, variant: str, seed: int, stand_in: bool, dirty: bool) -> None:
+        folder = self.run(variant, seed)
+        folder.mkdir(parents=True)
+        config = self.project.papers["sparse"].variants[variant].model_dump(mode="json")
+        (folder / "model.safetensors").write_bytes(b"weights")
+        (folder / "config.json").write_text(json.dumps(config))
+        steps = range(50, config["training"]["steps"] + 1, 50)
+        losses = [60 * math.exp(-step / 4000) + 8 + math.sin(step + seed) for step in steps]
+        pd.DataFrame({"step": steps, "loss": losses}).to_csv(folder / "history.csv", index=False)
+        (folder / "record.json").write_text(json.dumps(self._record(variant, seed, config, stand_in, dirty)))
+        (folder / "heads").mkdir()
+        for head, protocols in config["heads"].items():
+            for protocol in protocols:
+                result = {"head": head, "protocol": protocol, "title": protocol, "accuracy": 0.9, "n": 10000}
+                result |= {"n_fit": 20000, "seconds": 31.5, "settings": {}, "stand_in": stand_in}
+                result["sets"] = {"fit": "mnist-40/train", "test": "affnist-generated/test"}
+                (folder / "heads" / f"{head}-{protocol}.json").write_text(json.dumps(result))
+
+    def _record(self, variant: str, seed: int, config: dict[str, Any], stand_in: bool, dirty: bool) -> dict[str, Any]:
+        name, split = config["data"].split("/")
+        sources = [{"file": "train-images-idx3-ubyte.gz", "sha256": "4" * 64}]
+        dataset = {"name": name, "split": split, "stand_in": stand_in, "n": 60000}
+        return {
+            "kind": "run",
+            "paper": "sparse",
+            "variant": variant,
+            "seed": seed,
+            "scale": self.scale,
+            "config": config,
+            "dataset": dataset | {"sources": sources, "digest": "d" * 64},
+            "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": dirty},
+            "packages": {"torch": "2.13.0", "numpy": "2.4.6"},
+            "python": "3.12.3",
+            "device": "cpu (2 cores)",
+            "threads": 2,
+            "started": "2025-01-02T03:04:05",
+            "finished": "2025-01-02T03:31:05",
+            "wall_seconds": 1620.0,
+            "interruptions": 0,
+            "images_per_second": 512.3,
+            "peak_memory_bytes": 2_100_000_000,
+            "steps": config["training"]["steps"],
+            "parameters": 8_215_728,
+            "metrics": {"loss": 8.123456},
+        }
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Tree]:
+    """A maker of results trees below the test's own folder."""
+
+    def make(scale: str = "desk", seeds: tuple[int, ...] = (0, 1), **options: Any) -> Tree:
+        return Tree(tmp_path, scale, seeds).make(**options)
+
+    return make

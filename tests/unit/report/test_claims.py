@@ -1,0 +1,157 @@
+"""The claims file, and what is said of mistakes in it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recaps.config.load import Project, load
+from recaps.errors import UserError
+from recaps.report.claims import Bound, Number, Ordering, check_variants, read
+
+pytestmark = pytest.mark.unit
+
+CONFIG = Path(__file__).parents[3] / "config"
+#: Metrics of `sparse` that are not the accuracy of a head.
+OTHERS = {
+    "reconstruction-error-mnist",
+    "reconstruction-error-affnist",
+    "support-slope",
+    "rank0-frequency-min",
+    "rank0-frequency-max",
+    "leave-one-out-change",
+    "mask-active",
+}
+NUMBER: dict[str, Any] = {
+    "id": "sparse/table-1/one",
+    "kind": "number",
+    "where": "Table 1",
+    "statement": "It works.",
+    "measure": {"variant": "sparsecaps", "metric": "svm-mnist"},
+    "published": 99,
+    "tolerance": 0.5,
+    "reason": "Rounding.",
+}
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    papers = sorted(file.stem for file in (CONFIG / "papers").glob("*.yaml"))
+    return load({"scale": "paper", "papers": papers}, CONFIG)
+
+
+def write(folder: Path, *rows: Any) -> Path:
+    file = folder / "claims.yaml"
+    file.write_text(yaml.safe_dump({"claims": list(rows)}))
+    return file
+
+
+def test_the_file_fits_the_papers(project: Project) -> None:
+    claims = read(CONFIG / "claims.yaml")
+    check_variants(claims, project.papers)
+    for claim in claims:
+        for measure in claim.measures:
+            heads = project.papers[claim.paper].variants[measure.variant].heads
+            accuracies = {f"{head}-{protocol}" for head, protocols in heads.items() for protocol in protocols}
+            if claim.paper == "sparse":
+                assert measure.metric in accuracies | OTHERS, claim.id
+
+
+def test_sparse_has_every_printed_number() -> None:
+    claims = [claim for claim in read(CONFIG / "claims.yaml") if claim.paper == "sparse"]
+    printed = {claim.published for claim in claims if isinstance(claim, Number)}
+    assert printed == {99, 90.12, 16.99, 97.37, 60.63, 15.7, 99.22, 66, 99.23, 79, 7.75, 18.49}
+    assert {type(claim) for claim in claims} == {Number, Ordering, Bound}
+    quoted = {claim.published for claim in claims if claim.quoted and isinstance(claim, Number)}
+    assert quoted == {99.22, 66, 99.23, 79}
+
+
+def test_tolerances_cover_the_finite_test_set() -> None:
+    for claim in read(CONFIG / "claims.yaml"):
+        if isinstance(claim, Number) and claim.unit == "percent":
+            p, n = claim.published / 100, claim.n or 10_000
+            assert claim.tolerance >= 100 * 1.96 * math.sqrt(2 * p * (1 - p) / n), claim.id
+
+
+def test_every_claim_gives_its_reason() -> None:
+    for claim in read(CONFIG / "claims.yaml"):
+        assert len(claim.reason) > 20, claim.id
+        assert claim.statement.endswith("."), claim.id
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tolerence": 1}, "unknown key 'tolerence' (did you mean 'tolerance'?)"),
+        ({"kind": "nummber"}, "there is no kind 'nummber' (did you mean 'number'?)"),
+        ({"measure": {"variant": "a", "metric": "b", "metrik": "b"}}, "'measure.metrik' (did you mean 'metric'?)"),
+        ({"published": "high"}, "published: "),
+        ({"published": math.nan}, "published: "),
+        ({"tolerance": 0}, "tolerance: "),
+        ({"id": "one"}, "id: "),
+        ({"seeds": 3}, "seeds and sd: give both or neither"),
+        ({"beside": "sparse/table-1/onne"}, "no number 'sparse/table-1/onne'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        read(write(tmp_path, {**NUMBER, **change}))
+    assert message in str(error.value)
+    assert "claims.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_id_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="given twice"):
+        read(write(tmp_path, NUMBER, NUMBER))
+
+
+def test_a_file_without_a_list_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text("claims: 3\n")
+    with pytest.raises(UserError, match="holding a list"):
+        read(file)
+    with pytest.raises(UserError, match="a mapping of keys"):
+        read(write(tmp_path, "a sentence"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"measures": [{"variant": "a", "metric": "b"}]}, "measures: "),
+        ({"published": [1, 2]}, "not strictly descending"),
+        ({"published": [2]}, "one value per measure"),
+    ],
+)
+def test_orderings_are_checked(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    row = {key: NUMBER[key] for key in ("id", "where", "statement", "reason")}
+    measures = [{"variant": "a", "metric": "b"}, {"variant": "c", "metric": "b"}]
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, {**row, "kind": "ordering", "measures": measures, **change}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [({}, "give at least one"), ({"at_least": 2, "at_most": 1}, "at_least is above at_most")],
+)
+def test_bounds_are_checked(tmp_path: Path, limits: dict[str, float], message: str) -> None:
+    row = {key: NUMBER[key] for key in ("id", "where", "statement", "reason", "measure")}
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, {**row, "kind": "bound", **limits}))
+
+
+def test_an_unknown_variant_gives_the_nearest(tmp_path: Path, project: Project) -> None:
+    wrong = {**NUMBER, "measure": {"variant": "sparsecap", "metric": "svm-mnist"}}
+    with pytest.raises(UserError, match=r"no variant 'sparsecap' \(did you mean 'sparsecaps'\?\)"):
+        check_variants(read(write(tmp_path, wrong)), project.papers)
+    with pytest.raises(UserError, match=r"no paper 'sparce' \(did you mean 'sparse'\?\)"):
+        check_variants(read(write(tmp_path, {**NUMBER, "id": "sparce/table-1/one"})), project.papers)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: no such file"):
+        read(tmp_path / "none.yaml")

@@ -1,0 +1,200 @@
+"""The page: complete, self-contained, escaped."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recaps.errors import UserError
+from recaps.report import charts, html
+
+pytestmark = pytest.mark.unit
+
+LOADS = {"src", "srcset", "poster", "data", "action"}
+VOID = {"meta", "img", "br", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects ids and what would be loaded, and checks that every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in values:
+            self.ids.append(values["id"])
+        if tag == "a":
+            self.links.append(values["href"])
+        self.loads += [value for name, value in values.items() if name in LOADS]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole(tree: Callable[..., Any]) -> None:
+    results = tree()
+    text = results.build()
+    page = Page(text)
+    paper = results.project.papers["sparse"]
+    for name in (*paper.tables, *paper.figures):
+        assert f"sparse-{name}" in page.ids
+    for output in (*paper.tables.values(), *paper.figures.values()):
+        assert output.title in text
+    assert "sparse/table-1/sparsecaps-affnist-a" in page.ids
+    assert text.count('<polyline class="curve') == len(paper.variants) * len(results.seeds)
+    assert text.count('class="run"') == len(paper.variants) * len(results.seeds)
+    assert "Not made in this run" not in text
+    assert "Stand-in data" not in text
+    for fact in ("0123456789ab", "2025-01-02", "cpu (2 cores)", "27 min", "8,215,728", "4" * 64, "torch 2.13.0"):
+        assert fact in text
+
+
+def test_it_loads_nothing(tree: Callable[..., Any]) -> None:
+    page = Page(text := tree().build())
+    assert page.loads
+    assert all(load.startswith("data:") for load in page.loads)
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_anchors_lead_somewhere(tree: Callable[..., Any]) -> None:
+    page = Page(tree().build())
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+
+
+def test_everything_is_escaped(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    evil = "<script>alert('&')</script>"
+    (results.papers / "table-1.csv").write_text(f"{evil},published\n{evil},1\n")
+    card = (results.root / "scorecard.csv").read_text()
+    (results.root / "scorecard.csv").write_text(card.replace("SPARSECAPS with an SVM", evil))
+    file = results.run("dense", 0) / "record.json"
+    record = json.loads(file.read_text())
+    record |= {"device": evil, "packages": {evil: evil}, "command": evil, "config": {evil: evil}}
+    file.write_text(json.dumps(record))
+    readings = results.root / "readings.md"
+    readings.write_text(f"# Readings\n\n{evil} [x](javascript:alert(1)) ![p](https://example.org/p.png)\n")
+    page = Page(text := results.build(readings=readings))
+    assert "script" not in page.tags
+    assert "&lt;script&gt;" in text
+    assert not [link for link in page.links if link.startswith("javascript")]
+    assert all(load.startswith("data:") for load in page.loads)
+
+
+def test_stand_ins_are_named_on_the_page(tree: Callable[..., Any]) -> None:
+    text = tree("smoke", stand_in=True).build()
+    assert "<b>Stand-in data: no verdicts.</b>" in text
+    assert not re.search(r"badge (good|fair|bad)", text)
+
+
+def test_a_partial_run(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.papers / "figure-3.png").unlink()
+    (results.papers / "figure-4.csv").unlink()
+    (results.papers / "table-2.csv").unlink()
+    for file in results.run("dense", 0).iterdir():
+        if file.is_file():
+            file.unlink()
+    (results.run("supcaps", 0) / "history.csv").unlink()
+    text = results.build()
+    assert "Not made in this run: Table 2. SPARSECAPS beside other work on affNIST; Figure 3. Ranked" in text
+    assert "sparse-figure-3" not in Page(text).ids
+    assert "dense, seed 0" not in text
+
+
+def test_limitations(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), dirty=True)
+    file = results.run("dense", 0) / "record.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"steps": 7}))
+    text = results.build()
+    for sentence in (
+        "The set affnist was replaced by affnist-generated",
+        "One seed per variant",
+        "Stopped before the planned number of steps: dense.",
+        "claims have no measured value at this scale",
+        "uncommitted changes",
+    ):
+        assert sentence in text
+
+
+def test_readings_stand_below_the_pages_headings(tree: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "readings.md"
+    file.write_text("# Readings\n\n## sparse\n\n| field | default |\n|---|---|\n| `mask` | a |\n")
+    text = tree(seeds=(0,)).build(readings=file)
+    assert "<h3>sparse</h3>" in text
+    assert "<code>mask</code>" in text
+
+
+def test_large_data_is_linked(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
+    assert "papers/sparse/figure-3.csv" in Page(results.build()).links
+
+
+def test_the_page_is_a_function_of_the_files(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    assert results.build() == results.build()
+
+
+def test_broken_files_are_told_in_one_line(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.run("dense", 0) / "history.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="no columns 'step' and 'loss'"):
+        results.build()
+    (results.papers / "figure-1.png").write_bytes(b"GIF")
+    with pytest.raises(UserError, match="not a PNG"):
+        results.build()
+    (results.root / "scorecard.csv").unlink()
+    with pytest.raises(UserError, match=r"scorecard\.csv: no such file"):
+        results.build()
+
+
+def test_drawings() -> None:
+    drawing = charts.strip(90, 1, 85, (84, 86), "ours <85>")
+    assert drawing.count("<circle") == 1
+    assert "&lt;85&gt;" in drawing
+    assert charts.curves([[(0, float("nan"))]], "nothing") == ""
+    assert charts.curves([[(1, 0.0), (2, -1.0)]], "negative").count("<polyline") == 1
+    assert charts.curves([[(0, 5.0)]], "one point").count("<polyline") == 1
+
+
+def test_thinning_keeps_both_ends() -> None:
+    assert charts.thin(range(5), 10) == [0, 1, 2, 3, 4]
+    kept = charts.thin(range(1000), 200)
+    assert (len(kept), kept[0], kept[-1]) == (200, 0, 999)
+    assert len(set(kept)) == 200
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, ""), (4.21, "4.21 s"), (600, "10 min"), (3599, "1 h 00 min"), (11100, "3 h 05 min")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert html.duration(seconds) == text
+
+
+def test_sizes_and_p_values() -> None:
+    assert (html.size(812e6), html.size(1.4e9), html.size(None)) == ("812 MB", "1.4 GB", "")
+    assert (html.p_text(0.0002), html.p_text(0.04), html.p_text(float("nan"))) == ("< 0.001", "0.040", "")

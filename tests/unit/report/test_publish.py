@@ -1,0 +1,170 @@
+"""Publishing a finished run, and comparing another with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from recaps.errors import UserError
+from recaps.report import compare, publish
+
+pytestmark = pytest.mark.unit
+
+
+def published(results: Any) -> Path:
+    return results.root.parent / "published" / results.scale
+
+
+def run_publish(results: Any, *options: str) -> int:
+    return publish.main(["--scale", results.scale, "--results", str(results.root.parent), *options])
+
+
+def run_compare(results: Any) -> int:
+    return compare.main(["--scale", results.scale, "--results", str(results.root.parent)])
+
+
+def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree()
+    (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
+    assert run_publish(results) == 0
+    assert "1 large data files left out" in capsys.readouterr().out
+    target = published(results)
+    manifest = json.loads((target / "MANIFEST.json").read_text())
+    files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert files - {"MANIFEST.json"} == set(manifest["files"])
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((target / name).read_bytes()).hexdigest() == digest
+    run = "runs/sparse/dense/seed-0"
+    assert {"scorecard.csv", "scorecard.md", "papers/sparse/metrics.csv", "papers/sparse/table-1.md"} <= files
+    assert {"papers/sparse/figure-3.png", "papers/sparse/figure-4.csv"} <= files
+    assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads/svm-mnist.json"} <= files
+    assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
+    assert manifest["dirty"] is False
+    assert not [name for name in files if name.endswith((".safetensors", ".pdf", ".tex", ".npz"))]
+    assert [path.name for path in target.parent.iterdir()] == [results.scale]
+
+
+def test_a_history_is_thinned(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    file = results.run("dense", 0) / "history.csv"
+    pd.DataFrame({"step": range(1000), "loss": 1.0}).to_csv(file, index=False)
+    assert run_publish(results) == 0
+    history = pd.read_csv(published(results) / file.relative_to(results.root))
+    assert len(history) == publish.MOST_ROWS
+    assert history["step"].iloc[0] == 0
+    assert history["step"].iloc[-1] == 999
+
+
+def test_publishing_again_replaces_everything(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    stale = published(results) / "papers" / "sparse" / "stale.png"
+    stale.write_bytes(b"old")
+    first = (published(results) / "MANIFEST.json").read_text()
+    assert run_publish(results) == 0
+    assert not stale.exists()
+    assert (published(results) / "MANIFEST.json").read_text() == first
+    assert len(list(published(results).parent.iterdir())) == 1
+
+
+def test_stand_ins_are_never_published(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree("smoke", stand_in=True)
+    assert run_publish(results, "--allow-dirty") == 1
+    assert "stand-in data, which is never published" in capsys.readouterr().err
+    assert not published(results).exists()
+
+
+def test_dirty_runs_need_consent(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(dirty=True)
+    assert run_publish(results) == 1
+    assert "uncommitted changes" in capsys.readouterr().err
+    assert run_publish(results, "--allow-dirty") == 0
+    assert json.loads((published(results) / "MANIFEST.json").read_text())["dirty"] is True
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("scorecard.md", "no finished run"),
+        ("papers/sparse/metrics.csv", "no finished run"),
+        ("runs/sparse/dense/seed-0/record.json", "an unfinished run"),
+    ],
+)
+def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, message: str) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    before = (published(results) / "MANIFEST.json").read_text()
+    (results.root / missing).unlink()
+    with pytest.raises(UserError, match=message):
+        publish.publish(results.root, published(results))
+    assert (published(results) / "MANIFEST.json").read_text() == before
+
+
+def test_metrics_without_a_run_are_refused(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    folder = results.run("dense", 0)
+    folder.rename(folder.parent.parent.parent.parent / "elsewhere")
+    with pytest.raises(UserError, match="metrics of sparse/dense, seed 0, have no run record"):
+        publish.publish(results.root, published(results))
+
+
+def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    with open(results.papers / "figure-1.png", "ab") as file:
+        file.truncate(publish.MOST_BYTES + 1)
+    with pytest.raises(UserError, match="more than the 10 MB"):
+        publish.publish(results.root, published(results))
+    assert list(published(results).parent.iterdir()) == []
+
+
+def test_a_run_equals_its_own_record(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree()
+    assert run_publish(results) == 0
+    assert run_compare(results) == 0
+    output = capsys.readouterr().out
+    assert "0 of 21 numbers differ" in output
+    assert "21 same" in output
+
+
+def test_what_differs_is_told(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0, 1, 2))
+    assert run_publish(results) == 0
+    frame = results.metrics()
+    frame.loc[(frame["variant"] == "dense") & (frame["metric"] == "svm-mnist"), "value"] -= 5
+    frame.loc[(frame["variant"] == "supcaps") & (frame["metric"] == "argmax-mnist"), "value"] -= 0.1
+    frame.loc[frame["metric"] == "svm-affnist-b", "measured_on"] = "affnist/test"
+    frame = frame[frame["metric"] != "rank0-frequency-max"]
+    frame.loc[frame["metric"] == "rank0-frequency-min", "metric"] = "something-new"
+    frame.to_csv(results.papers / "metrics.csv", index=False)
+    table = compare.compare(results.root, published(results)).set_index("metric")["finding"]
+    assert table["sparse/dense/svm-mnist"] == compare.DIFFERS
+    assert table["sparse/supcaps/argmax-mnist"] == compare.WITHIN
+    assert table["sparse/sparsecaps/svm-affnist-b"] == compare.OTHER_DATA
+    assert table["sparse/sparsecaps/rank0-frequency-max"] == compare.ONLY_PUBLISHED
+    assert table["sparse/sparsecaps/something-new"] == compare.ONLY_YOURS
+    assert run_compare(results) == 0
+    assert "1 of 22 numbers differ" in capsys.readouterr().out
+
+
+def test_one_seed_each_counts_the_test_set(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    frame = results.metrics()
+    frame["value"] *= 0.999
+    frame.to_csv(results.papers / "metrics.csv", index=False)
+    table = compare.compare(results.root, published(results)).set_index("metric")
+    assert table.loc["sparse/dense/svm-affnist-b", "finding"] == compare.WITHIN
+    assert table.loc["sparse/dense/svm-affnist-b", "basis"] == "test images"
+    assert table.loc["sparse/dense/support-slope", "finding"] == compare.UNKNOWN
+
+
+def test_comparing_needs_both_sides(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,))
+    assert run_compare(results) == 1
+    assert "published/desk: no papers/*/metrics.csv" in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""Each branch of the verdict, on metrics of our choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from recaps.errors import UserError
+from recaps.report import scorecard
+from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
+from recaps.report.measured import COLUMNS, read_metrics, read_records
+from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN
+
+pytestmark = pytest.mark.unit
+
+
+def rows(variant: str, values: Sequence[float], **changes: Any) -> list[dict[str, Any]]:
+    """Metric `accuracy` of a variant, one row per seed."""
+    base = {"paper": "toy", "variant": variant, "metric": "accuracy", "n": 10_000, "unit": "percent", "stand_in": False}
+    return [{**base, "seed": seed, "value": value, **changes} for seed, value in enumerate(values)]
+
+
+def measure(variant: str) -> Measure:
+    return Measure(variant=variant, metric="accuracy")
+
+
+def number(name: str = "a", **changes: Any) -> Number:
+    values = {"id": f"toy/table-1/{name}", "kind": "number", "where": "Table 1", "statement": "It works."}
+    values |= {"measure": measure(name), "published": 90.0, "tolerance": 1.0, "reason": "A reason."}
+    return Number.model_validate({**values, **changes})
+
+
+def ordering(*variants: str, **changes: Any) -> Ordering:
+    values = {"id": "toy/table-1/order", "kind": "ordering", "where": "Table 1", "statement": "In order."}
+    values |= {"measures": tuple(map(measure, variants)), "reason": "A reason."}
+    return Ordering.model_validate({**values, **changes})
+
+
+def bound(**changes: Any) -> Bound:
+    values = {"id": "toy/figure-1/bound", "kind": "bound", "where": "Figure 1", "statement": "Within."}
+    return Bound.model_validate({**values, "measure": measure("a"), "reason": "A reason.", **changes})
+
+
+def judge(claim: Claim, *groups: list[dict[str, Any]], others: Sequence[Claim] = (), **options: Any) -> pd.Series:
+    frame = pd.DataFrame([row for group in groups for row in group], columns=None if groups else list(COLUMNS))
+    return scorecard.scorecard([claim, *others], frame, "desk", **options).iloc[0]
+
+
+def test_a_number_within_tolerance() -> None:
+    row = judge(number(), rows("a", [89.2, 89.6, 89.4]))
+    assert row["verdict"] == REPRODUCED
+    assert row["ours"] == "89.40"
+    assert row["seeds"] == 3
+    assert row["sd"] == pytest.approx(0.2)
+    assert row["difference"] == pytest.approx(-0.6)
+    assert row["p_value"] == pytest.approx(stats.ttest_1samp([89.2, 89.6, 89.4], 90).pvalue)
+    interval = stats.ttest_1samp([89.2, 89.6, 89.4], 0).confidence_interval(0.95)
+    assert (row["interval_low"], row["interval_high"]) == pytest.approx((interval.low, interval.high))
+
+
+def test_a_number_inside_our_interval() -> None:
+    row = judge(number(), rows("a", [86.0, 91.0, 89.0]))
+    assert abs(row["difference"]) > row["tolerance"]
+    assert row["interval_low"] < 90 < row["interval_high"]
+    assert row["verdict"] == REPRODUCED
+
+
+def test_a_number_that_misses() -> None:
+    assert judge(number(), rows("a", [85.0, 85.1, 85.2]))["verdict"] == NOT_REPRODUCED
+
+
+def test_a_number_against_several_published_runs() -> None:
+    ours = [89.2, 89.6, 89.4]
+    row = judge(number(seeds=5, sd=0.5), rows("a", ours))
+    expected = stats.ttest_ind_from_stats(89.4, pd.Series(ours).std(), 3, 90, 0.5, 5, equal_var=False)
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    assert row["published"] == "90 ± 0.5"
+
+
+@pytest.mark.parametrize(
+    ("ours", "beside", "verdict"),
+    [
+        ([80.0, 80.2, 79.9], [70.0, 70.1, 69.9], DIRECTION),  # above, as published
+        ([80.0, 80.2, 79.9], [84.0, 84.1, 83.9], NOT_REPRODUCED),  # below
+        ([80.0, 76.0, 84.0], [79.0, 75.0, 83.0], NOT_REPRODUCED),  # above, not separated
+        ([80.0], [70.0], DIRECTION),  # separated on the test images
+        ([80.0], [79.9], NOT_REPRODUCED),
+    ],
+)
+def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdict: str) -> None:
+    other = number("b", published=60.0)
+    claim = number("a", published=95.0, beside=other.id)
+    assert judge(claim, rows("a", ours), rows("b", beside), others=[other])["verdict"] == verdict
+    assert judge(claim, rows("a", ours), others=[other])["verdict"] == NOT_REPRODUCED
+
+
+def test_one_seed_gives_no_interval_and_says_so() -> None:
+    row = judge(number(), rows("a", [89.5]))
+    assert row["verdict"] == REPRODUCED
+    assert all(math.isnan(row[name]) for name in ("sd", "interval_low", "interval_high", "p_value"))
+    assert "1 seed (0)" in row["how"]
+    assert "one seed gives no interval" in row["how"]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        (([90.0, 90.2], [80.0, 80.2], [70.0, 70.1]), REPRODUCED),
+        (([90.0, 90.2], [80.0, 80.2], [79.0, 80.9]), DIRECTION),
+        (([90.0, 90.2], [80.0, 80.2], [81.0, 81.1]), NOT_REPRODUCED),
+        (([90.0, 90.2], [90.0, 90.2], [80.0, 80.1]), NOT_REPRODUCED),
+        (([90.0], [88.0], [80.0]), REPRODUCED),
+        (([90.0], [89.9], [80.0]), DIRECTION),
+        (([90.0], [91.0], [80.0]), NOT_REPRODUCED),
+    ],
+)
+def test_orderings(values: tuple[list[float], ...], verdict: str) -> None:
+    groups = [rows(name, of_one) for name, of_one in zip("abc", values, strict=True)]
+    row = judge(ordering("a", "b", "c"), *groups)
+    assert row["verdict"] == verdict
+    assert (" > " in row["ours"]) == (verdict != NOT_REPRODUCED)
+    upward = judge(ordering("c", "b", "a", order="ascending"), *groups)
+    assert upward["verdict"] == verdict
+    assert upward["difference"] == pytest.approx(row["difference"])
+
+
+def test_an_ordering_reports_its_least_certain_gap() -> None:
+    a, b, c = [90.0, 90.2, 90.1], [80.0, 80.2, 80.1], [78.0, 81.0, 78.5]
+    row = judge(ordering("a", "b", "c"), rows("a", a), rows("b", b), rows("c", c))
+    expected = stats.ttest_ind(b, c, equal_var=False)
+    assert row["p_value"] == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval(0.95)
+    assert (row["interval_low"], row["interval_high"]) == pytest.approx((interval.low, interval.high))
+
+
+def test_a_one_seed_ordering_says_what_its_p_value_counts() -> None:
+    row = judge(ordering("a", "b"), rows("a", [90.0]), rows("b", [88.0]))
+    assert "counts the finite test set only" in row["how"]
+    assert math.isnan(row["interval_low"])
+    assert row["p_value"] < 0.001
+
+
+def test_a_one_seed_ordering_without_any_error() -> None:
+    ratio = {"unit": "ratio", "n": math.nan}
+    claim = ordering("a", "b", unit="ratio", order="ascending")
+    row = judge(claim, rows("a", [0.3], **ratio), rows("b", [0.9], **ratio))
+    assert row["verdict"] == DIRECTION
+    assert "nothing else tells the uncertainty" in row["how"]
+    row = judge(claim, rows("a", [0.3], se=0.01, **ratio), rows("b", [0.9], se=0.01, **ratio))
+    assert row["verdict"] == REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("values", "limits", "verdict"),
+    [
+        ([50.0, 50.1], {"at_least": 40}, REPRODUCED),
+        ([50.0, 50.1], {"at_most": 40}, NOT_REPRODUCED),
+        ([50.0, 50.1], {"at_least": 40, "at_most": 60}, REPRODUCED),
+        ([50.0, 50.1], {"at_least": 40, "at_most": 45}, NOT_REPRODUCED),
+        ([48.0, 52.0], {"at_least": 49.5}, DIRECTION),
+        ([50.0], {"at_least": 48}, REPRODUCED),
+        ([50.0], {"at_least": 49.9}, DIRECTION),
+    ],
+)
+def test_bounds(values: list[float], limits: dict[str, float], verdict: str) -> None:
+    assert judge(bound(**limits), rows("a", values))["verdict"] == verdict
+
+
+def test_a_bound_on_a_difference() -> None:
+    claim = bound(minus=measure("b"), at_least=20, published=30)
+    row = judge(claim, rows("a", [80.0, 80.2]), rows("b", [50.0, 50.4]))
+    assert (row["ours"], row["published"], row["verdict"]) == ("29.90", "30, at least 20", REPRODUCED)
+    assert row["difference"] == pytest.approx(9.9)
+
+
+def test_a_missing_metric() -> None:
+    row = judge(ordering("a", "b"), rows("a", [90.0]))
+    assert row["verdict"] == NOT_RUN
+    assert row["ours"] == ""
+    assert "no value of b/accuracy" in row["how"]
+    assert judge(number())["verdict"] == NOT_RUN
+
+
+def test_stand_ins_get_no_verdict() -> None:
+    row = judge(ordering("a", "b"), rows("a", [90.0, 90.1]), rows("b", [80.0, 80.1], stand_in=True))
+    assert row["verdict"] == STAND_IN
+    assert math.isnan(row["p_value"])
+    assert row["ours"] == "90.05 > 80.05"
+
+
+def test_a_unit_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(UserError, match="in 'percent', but a/accuracy is measured in 'fraction'"):
+        judge(number(), rows("a", [0.9], unit="fraction"))
+
+
+def test_how_it_was_measured() -> None:
+    run = {"paper": "toy", "variant": "a", "seed": 1, "steps": 2000, "device": "cpu", "dataset": {"name": "mnist-40"}}
+    run["config"] = {"training": {"batch_size": 128}}
+    other = {**run, "variant": "b", "steps": 7}
+    row = judge(number(), rows("a", [89.5, 89.6], measured_on="affnist-generated/test"), runs=[run, other])
+    assert row["how"] == (
+        "scale desk; tested on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
+        "a: 2,000 steps of 128 images of mnist-40; on cpu"
+    )
+
+
+def test_markdown_counts_verdicts_and_keeps_its_columns() -> None:
+    claims = [number(statement="a | b."), ordering("a", "b")]
+    card = scorecard.scorecard(claims, pd.DataFrame(rows("a", [89.5])), "desk")
+    text = scorecard.markdown(card, "desk")
+    assert "2 claims: 1 reproduced, 1 not run at this scale." in text
+    assert "One seed gives no interval" in text
+    assert r"a \| b." in text
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace(r"\|", "").count("|") for line in table} == {7}
+
+
+def test_files_round_trip(tree: Callable[..., Any]) -> None:
+    results = tree()
+    card = scorecard.load(results.root / "scorecard.csv")
+    pd.testing.assert_frame_equal(card, results.score(), check_dtype=False, rtol=1e-5)
+    assert (card["verdict"] == REPRODUCED).sum() > 5
+    assert "affnist-generated/test" in card.set_index("id").loc["sparse/table-1/sparsecaps-affnist-a", "how"]
+    assert (results.root / "scorecard.md").read_text().startswith("# Scorecard, scale `desk`")
+
+
+def test_only_the_chosen_papers_are_judged(tmp_path: Path) -> None:
+    claims = Path(__file__).parents[3] / "config" / "claims.yaml"
+    card = scorecard.make(claims, [], [], tmp_path, scale="desk", papers=["consensus"])
+    assert not (card["paper"] == "sparse").any()
+    card = scorecard.make(claims, [], [], tmp_path, scale="desk", papers=["sparse"])
+    assert set(card["verdict"]) == {NOT_RUN}
+
+
+def test_bad_metrics_files(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    with pytest.raises(UserError, match="no such file"):
+        read_metrics([file])
+    file.write_text("paper,variant\nsparse,dense\n")
+    with pytest.raises(UserError, match="not a table of metrics"):
+        read_metrics([file])
+    pd.DataFrame(rows("a", [1.0])).drop(columns="unit").to_csv(file, index=False)
+    with pytest.raises(UserError, match="no column 'unit'"):
+        read_metrics([file])
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    pd.DataFrame(rows("a", [1.0, math.nan, math.inf])).to_csv(file, index=False)
+    assert list(read_metrics([file])["seed"]) == [0]
+
+
+def test_bad_records(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    file.write_text('{"kind": "run"}')
+    with pytest.raises(UserError, match="not the record of a run"):
+        read_records([file])

@@ -1,0 +1,106 @@
+"""Intervals and p-values against SciPy's own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from recaps.report.statistics import Estimate, deviation, difference, over_seeds, proportion_error, published
+
+pytestmark = pytest.mark.unit
+
+A = (90.1, 89.4, 90.8, 88.9, 90.0)
+B = (88.2, 89.0, 87.5)
+
+
+def test_the_interval_is_scipys() -> None:
+    result = stats.ttest_1samp(A, 0).confidence_interval(0.95)
+    assert over_seeds(A).interval() == pytest.approx((result.low, result.high))
+
+
+def test_a_single_published_value_gives_the_one_sample_test() -> None:
+    gap = difference(over_seeds(A), published(90.12, None, None))
+    assert gap.value == pytest.approx(np.mean(A) - 90.12)
+    assert gap.p_value() == pytest.approx(stats.ttest_1samp(A, 90.12).pvalue)
+    assert gap.basis == "seeds"
+
+
+def test_several_published_runs_give_welchs_test() -> None:
+    gap = difference(over_seeds(A), published(89.0, 0.7, 4))
+    expected = stats.ttest_ind_from_stats(np.mean(A), np.std(A, ddof=1), 5, 89.0, 0.7, 4, equal_var=False)
+    assert gap.p_value() == pytest.approx(expected.pvalue)
+
+
+def test_two_samples_give_welchs_test_and_interval() -> None:
+    gap = difference(over_seeds(A), over_seeds(B))
+    expected = stats.ttest_ind(A, B, equal_var=False)
+    assert gap.p_value() == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval(0.95)
+    assert gap.interval() == pytest.approx((interval.low, interval.high))
+
+
+def test_p_values_of_other_hypotheses() -> None:
+    assert over_seeds(A).p_value(89.0) == pytest.approx(stats.ttest_1samp(A, 89.0).pvalue)
+
+
+def test_separated_is_the_interval_excluding_the_value() -> None:
+    estimate = over_seeds(A)
+    interval = estimate.interval()
+    assert interval is not None
+    for bound, inside in ((interval[0], 1e-6), (interval[1], -1e-6)):
+        assert not estimate.separated(bound + inside)
+        assert estimate.separated(bound - inside)
+
+
+def test_one_seed_has_no_interval_of_its_own() -> None:
+    alone = over_seeds((90.0,))
+    assert alone == Estimate(90.0, None, math.inf, "none")
+    assert alone.interval() is None
+    assert alone.p_value(80) is None
+    assert not alone.separated(80)
+    assert difference(alone, over_seeds(A)) == Estimate(90 - float(np.mean(A)), None, math.inf, "none")
+
+
+def test_one_seed_against_another_counts_the_test_set() -> None:
+    error = 100 * proportion_error(0.9, 10_000)
+    gap = difference(over_seeds((90.0,), error), over_seeds((88.0,), 100 * proportion_error(0.88, 10_000)))
+    assert gap.basis == "test images"
+    z = 2 / (100 * math.sqrt(0.9 * 0.1 / 1e4 + 0.88 * 0.12 / 1e4))
+    assert gap.p_value() == pytest.approx(2 * stats.norm.sf(z), rel=0.02)
+
+
+def test_one_seed_against_several_counts_both() -> None:
+    gap = difference(over_seeds(A), over_seeds((88.0,), 0.3))
+    assert gap.basis == "test images"
+    assert gap.error == pytest.approx(math.hypot(np.std(A, ddof=1) / math.sqrt(5), 0.3))
+
+
+def test_equal_seeds_are_exact() -> None:
+    exact = over_seeds((3.0, 3.0, 3.0))
+    assert exact.interval() == (3.0, 3.0)
+    assert exact.p_value(3.0) == 1.0
+    assert exact.p_value(2.5) == 0.0
+    assert difference(exact, over_seeds((3.0, 3.0))).p_value() == 1.0
+
+
+def test_deviation() -> None:
+    assert deviation(A) == pytest.approx(np.std(A, ddof=1))
+    assert deviation((0.1, 0.1, 0.1)) == 0.0
+    assert math.isnan(deviation((1.0,)))
+
+
+def test_no_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        over_seeds(())
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0])
+def test_a_perfect_score_is_uncertain_too(fraction: float) -> None:
+    assert 0 < proportion_error(fraction, 100) < 0.03
+
+
+def test_proportion_error_is_the_binomials_for_many_images() -> None:
+    assert proportion_error(0.9, 10_000) == pytest.approx(math.sqrt(0.9 * 0.1 / 10_000), rel=0.01)

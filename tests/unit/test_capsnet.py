@@ -1,0 +1,160 @@
+"""SUPCAPS, dense and sparse capsules: sizes, masks, boosting, and that each of them learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import reference
+import torch
+
+from recaps.config.models.capsnet import Options
+from recaps.config.training import Training
+from recaps.errors import UserError
+from recaps.models import build
+from recaps.models.capsnet import Boosting, CapsNet
+from recaps.nn.routing.routed import Routed
+
+pytestmark = pytest.mark.unit
+
+MNIST = (1, 28, 28)
+SMALL: dict[str, Any] = {"conv_channels": 8, "primary_types": 4, "capsule_dim": 8, "decoder": (16,)}
+
+
+def model(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> CapsNet:
+    torch.manual_seed(0)
+    built = build(Options(**(SMALL | options)), shape, 10)
+    assert isinstance(built, CapsNet)
+    return built
+
+
+def parameters(options: Options, shape: tuple[int, int, int]) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build(options, shape, 10).parameters())
+
+
+def test_supcaps_has_the_published_number_of_parameters() -> None:
+    assert parameters(Options(), MNIST) == 8_215_728
+
+
+@pytest.mark.parametrize(("shape", "millions"), [(MNIST, 9.15), ((1, 40, 40), 17.06)])
+def test_unsupervised_models_have_the_derived_number_of_parameters(
+    shape: tuple[int, int, int], millions: float
+) -> None:
+    assert parameters(Options(learning="sparse", capsules=16), shape) / 1e6 == pytest.approx(millions, abs=0.005)
+
+
+def test_primary_capsules_lie_in_the_order_type_row_column() -> None:
+    net = model()
+    images = torch.rand(2, 1, 20, 20)
+    features = net.conv(images).relu()
+    poses = net.primary.conv(features) / 4
+    type_, row, column, side = 3, 1, 0, poses.shape[2]
+    raw = poses[1, type_ * 8 : type_ * 8 + 8, row, column] + 0.1
+    expected = reference.squash(raw.detach())
+    torch.testing.assert_close(net.primary(features)[1, type_ * side * side + row * side + column], expected)
+
+
+@pytest.mark.parametrize("grouping", ["location", "released"])
+def test_support_matches_the_loops(grouping: str) -> None:
+    net = model(learning="sparse", capsules=5, mask_grouping=grouping)
+    coupling = torch.rand(3, 4 * 9, 5)
+    torch.testing.assert_close(net.support(coupling), reference.support(coupling, 4, grouping))
+
+
+def test_the_two_readings_of_the_grouping_differ() -> None:
+    coupling = torch.rand(3, 4 * 9, 5)
+    one, other = (
+        model(learning="sparse", capsules=5, mask_grouping=g).support(coupling) for g in ("location", "released")
+    )
+    assert not torch.allclose(one, other)
+
+
+def test_sparse_mask_matches_the_loops_and_the_printed_values() -> None:
+    boosting = Boosting(Options(learning="sparse", capsules=16))
+    support = torch.rand(6, 16)
+    boosting.boost.copy_(1 + torch.rand(16))
+    torch.testing.assert_close(boosting.mask(support), reference.sparse_mask(support, boosting.boost))
+    values = boosting.mask(support)[0].sort(descending=True).values
+    expected = torch.tensor([1, 0.449, 0.202, 0.091, 0.041, 0.018] + [0] * 10)
+    torch.testing.assert_close(values, expected, atol=5e-4, rtol=0)
+
+
+def test_boosting_matches_algorithm_1() -> None:
+    options = Options(learning="sparse", capsules=4, frequency_range=(0.2, 0.3), boost_every=5)
+    ours, plain = Boosting(options), reference.Boosting(4, 0.2, 0.3, every=5)
+    torch.manual_seed(0)
+    for _ in range(60):
+        support = torch.rand(16, 4) * torch.tensor([1.0, 1.2, 0.8, 0.5])
+        plain.observe(ours.ranks(support).argmin(1).tolist())
+        ours.observe(support)
+    torch.testing.assert_close(ours.frequency, torch.tensor(plain.frequency), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.boost, torch.tensor(plain.boost), atol=1e-5, rtol=0)
+    assert ours.boost.max() > 1.3
+    assert ours.boost.min() == 1
+
+
+def test_supervised_mask_takes_the_label_or_else_the_longest() -> None:
+    net = model()
+    capsules = torch.zeros(2, 10, 8)
+    capsules[0, 3], capsules[1, 7] = 0.2, 0.2
+    routed = Routed(capsules, torch.empty(0))
+    assert net.mask(routed).argmax(1).tolist() == [3, 7]
+    assert net.mask(routed, torch.tensor([1, 2])).argmax(1).tolist() == [1, 2]
+    assert net.mask(routed).sum() == 2
+
+
+def test_only_unmasked_capsules_reach_the_decoder() -> None:
+    net = model()
+    capsules, mask = torch.rand(1, 10, 8), torch.zeros(1, 10)
+    mask[0, 4] = 0.5
+    changed = capsules.clone()
+    changed[0, [0, 9]] = 0
+    torch.testing.assert_close(net.reconstruct(capsules, mask), net.reconstruct(changed, mask))
+    assert not torch.allclose(net.reconstruct(capsules, mask), net.reconstruct(capsules * 1.1, mask))
+
+
+def test_loss_readings_differ_by_the_stated_factor() -> None:
+    batch = {"images": torch.rand(4, 1, 20, 20), "labels": torch.tensor([1, 2, 3, 4])}
+    released, paper = (model(loss_scale=scale).losses(batch)["margin"] for scale in ("released", "paper"))
+    torch.testing.assert_close(released * 20, paper)
+
+
+@pytest.mark.parametrize(
+    ("options", "term"),
+    [({}, "margin"), ({"learning": "dense", "capsules": 6}, "loss"), ({"learning": "sparse", "capsules": 6}, "loss")],
+)
+def test_every_way_of_learning_learns(options: dict[str, Any], term: str) -> None:
+    net = model(**options)
+    net.configure(Training(learning_rate=3e-3))
+    images = torch.zeros(8, 1, 20, 20)
+    for k in range(8):
+        images[k, :, 2 * k : 2 * k + 4, 5:15] = 1
+    batch = {"images": images, "labels": torch.arange(8)}
+    losses = [float(net.training_step(batch, step)[term]) for step in range(40)]
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_latents_and_probes_have_the_documented_shapes() -> None:
+    net = model(learning="sparse", capsules=6)
+    images, labels = torch.rand(3, 1, 20, 20), torch.zeros(3, dtype=torch.int64)
+    latents = net.latents(images)
+    assert latents["capsules"].shape == (3, 6, 8)
+    assert latents["support"].shape == latents["mask"].shape == latents["ranks"].shape == (3, 6)
+    assert latents["ranks"].sort(1).values.tolist() == [list(range(6))] * 3
+    assert latents["reconstruction_error"].shape == (3,)
+    single = net.single_capsules(images, labels)
+    assert single["single"].shape == single["without"].shape == (3, 6, 1, 20, 20)
+    moved = net.traversals(images, labels)
+    assert moved["decoded"].shape == (3, 8, 11, 1, 20, 20)
+    assert moved["values"][[0, -1]].tolist() == [-1, 1]
+
+
+def test_a_capsule_for_every_class_is_needed() -> None:
+    with pytest.raises(UserError, match=r"model\.capsules: 6, but the data has 10 classes"):
+        model(capsules=6)
+
+
+def test_images_too_small_are_refused() -> None:
+    with pytest.raises(UserError, match="12x12 are too small"):
+        model(shape=(1, 12, 12))

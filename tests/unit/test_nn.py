@@ -1,0 +1,91 @@
+"""Routing, votes, losses and masks against the loops of the papers, in value and gradient."""
+
+from __future__ import annotations
+
+import pytest
+import reference
+import torch
+from torch import Tensor
+
+from recaps.nn.losses import margin_loss
+from recaps.nn.routing.dynamic import dynamic_routing
+from recaps.nn.squash import squash
+from recaps.nn.votes import Votes
+
+pytestmark = pytest.mark.unit
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.mark.parametrize("gradient", ["all", "last"])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_dynamic_routing_matches_the_loops(iterations: int, gradient: str) -> None:
+    votes, bias, direction = random(2, 5, 3, 4), random(3, 4, seed=1), random(2, 3, 4, seed=2)
+    fast, coupling = dynamic_routing(votes, bias, iterations, gradient)  # type: ignore[arg-type]
+    slow, expected = reference.dynamic_routing(votes, bias, iterations, gradient)
+    torch.testing.assert_close(fast, slow)
+    torch.testing.assert_close(coupling, expected.detach())
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, (votes, bias), direction),
+        torch.autograd.grad(slow, (votes, bias), direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_two_readings_of_the_routing_gradient_differ() -> None:
+    votes, bias = random(2, 5, 3, 4), random(3, 4, seed=1)
+    through_all, _ = dynamic_routing(votes, bias, 3, "all")
+    last, _ = dynamic_routing(votes, bias, 3, "last")
+    torch.testing.assert_close(through_all, last)
+    one, other = (torch.autograd.grad(v.square().sum(), votes)[0] for v in (through_all, last))
+    assert (one - other).abs().max() > 1e-3
+
+
+def test_coupling_sums_to_one_over_the_outputs() -> None:
+    _, coupling = dynamic_routing(random(2, 6, 4, 3), random(4, 3), 3)
+    torch.testing.assert_close(coupling.sum(2), torch.ones(2, 6, dtype=torch.float64))
+
+
+def test_bfloat16_routing_is_close_to_float32() -> None:
+    votes = random(4, 60, 10, 16).detach().float() * 0.1
+    bias = torch.full((10, 16), 0.1)
+    exact, _ = dynamic_routing(votes, bias, 3)
+    rounded, coupling = dynamic_routing(votes.bfloat16(), bias, 3)
+    assert rounded.dtype == coupling.dtype == torch.float32
+    assert (rounded - exact).norm() / exact.norm() < 0.02
+
+
+def test_votes_match_the_loops() -> None:
+    torch.manual_seed(0)
+    layer = Votes(5, 3, 2, 4).double()
+    capsules, direction = random(2, 5, 3), random(2, 5, 2, 4, seed=1)
+    fast, slow = layer(capsules), reference.votes(capsules, layer.weight)
+    torch.testing.assert_close(fast, slow)
+    assert fast.is_contiguous()
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, (capsules, layer.weight), direction),
+        torch.autograd.grad(slow, (capsules, layer.weight), direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_squash_matches_and_survives_zero() -> None:
+    vectors = random(3, 4)
+    torch.testing.assert_close(squash(vectors), torch.stack([reference.squash(v) for v in vectors]))
+    zero = torch.zeros(1, 4, requires_grad=True)
+    squash(zero).sum().backward()
+    assert zero.grad is not None
+    assert torch.isfinite(zero.grad).all()
+    assert squash(torch.ones(2, 4, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_margin_loss_matches_the_loops() -> None:
+    lengths, labels = random(4, 5).detach().abs().requires_grad_(), torch.tensor([0, 4, 2, 2])
+    fast, slow = margin_loss(lengths, labels), reference.margin_loss(lengths, labels)
+    torch.testing.assert_close(fast, slow)
+    ours, theirs = (torch.autograd.grad(loss.sum(), lengths)[0] for loss in (fast, slow))
+    torch.testing.assert_close(ours, theirs)

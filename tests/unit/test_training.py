@@ -1,0 +1,295 @@
+"""Training: batches as a function of the step, resuming to the bit, interruption, leases, losses that blow up."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+from safetensors.torch import load_file
+
+from recaps.config.training import Training
+from recaps.datasets.preparation import prepare
+from recaps.errors import UserError
+from recaps.models.model import learning_rate
+from recaps.training import checkpoint, device
+from recaps.training.batches import Batches, shifted
+from recaps.training.interruption import Interrupted
+from recaps.training.randomness import batch_indices, generator
+from recaps.training.run import load_model, train
+
+pytestmark = pytest.mark.unit
+
+SETTINGS: dict[str, Any] = {
+    "model": {
+        "family": "capsnet",
+        "learning": "sparse",
+        "conv_channels": 4,
+        "primary_types": 2,
+        "capsules": 4,
+        "capsule_dim": 4,
+        "decoder": [8],
+        "boost_every": 5,
+    },
+    "training": {"steps": 24, "batch_size": 8, "shift": 2, "log_every": 5},
+}
+IDENTITY = {"paper": "sparse", "variant": "tiny", "scale": "test"}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("datasets")
+    return prepare("mnist", "train", root, root, stand_in=True, options={"limit": 100})
+
+
+def run(dataset: Path, folder: Path, settings: dict[str, Any] = SETTINGS, **options: Any) -> Path:
+    arguments = {"seed": 0, "threads": 1, "device": "cpu"} | options
+    train(settings, identity=IDENTITY, dataset=dataset, out=folder / "run", checkpoints=folder / "ckpt", **arguments)
+    return folder / "run"
+
+
+def with_training(**changes: Any) -> dict[str, Any]:
+    return SETTINGS | {"training": SETTINGS["training"] | changes}
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs ended with the same weights and history, bit for bit (times aside)."""
+    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
+    weights = a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    times = ("seconds", "images_per_second")
+    rows = [np.genfromtxt(folder / "history.csv", delimiter=",", names=True) for folder in (one, other)]
+    columns = [name for name in rows[0].dtype.names if name not in times]
+    return weights and all(np.array_equal(rows[0][name], rows[1][name]) for name in columns)
+
+
+def test_each_pass_over_the_data_takes_every_image_once() -> None:
+    drawn = torch.cat([batch_indices(10, 4, 7, step) for step in range(5)])
+    assert drawn[:10].sort().values.tolist() == list(range(10))
+    assert drawn[10:].sort().values.tolist() == list(range(10))
+    assert not torch.equal(drawn[:10], drawn[10:])
+
+
+def test_randomness_depends_on_seed_purpose_and_counter() -> None:
+    keys = [(0, "a", 0), (0, "a", 1), (0, "b", 0), (1, "a", 0)]
+    values = [torch.rand(4, generator=generator(*key)) for key in keys]
+    assert len({tuple(value.tolist()) for value in values}) == 4
+    assert torch.equal(values[1], torch.rand(4, generator=generator(0, "a", 1)))
+
+
+def test_shifts_match_the_loops() -> None:
+    images = torch.randint(0, 256, (5, 1, 6, 7), dtype=torch.uint8)
+    offsets = torch.tensor([[0, 0], [2, -1], [-3, 3], [5, 0], [0, -6]])
+    expected = torch.stack([reference.shift(i[0], *o.tolist())[None] for i, o in zip(images, offsets, strict=True)])
+    assert torch.equal(shifted(images, offsets), expected)
+
+
+def test_a_batch_is_a_function_of_the_step() -> None:
+    images = torch.randint(0, 256, (50, 1, 8, 8), dtype=torch.uint8)
+    make = lambda seed: Batches(images, torch.arange(50), Training(batch_size=8, shift=2), seed, torch.device("cpu"))  # noqa: E731
+    assert torch.equal(make(0)(3)["images"], make(0)(3)["images"])
+    assert not torch.equal(make(0)(3)["labels"], make(1)(3)["labels"])
+    assert not torch.equal(make(0)(3)["labels"], make(0)(4)["labels"])
+    assert make(0)(0)["images"].max() <= 1
+
+
+def test_learning_rate_decays_continuously_to_its_floor() -> None:
+    training = Training()
+    assert learning_rate(training, 0) == 1e-3
+    assert learning_rate(training, 1000) == pytest.approx(1e-3 * 0.96**0.5)
+    assert learning_rate(training, 10**6) == 1e-6
+
+
+def test_a_run_is_a_function_of_its_seed(dataset: Path, tmp_path: Path) -> None:
+    first = run(dataset, tmp_path / "a")
+    assert same(first, run(dataset, tmp_path / "b"))
+    assert not same(first, run(dataset, tmp_path / "c", seed=1))
+
+
+def test_the_run_record_says_how_it_was_made(dataset: Path, tmp_path: Path) -> None:
+    folder = run(dataset, tmp_path)
+    record = json.loads((folder / "record.json").read_text())
+    assert record["seed"] == 0
+    assert record["steps"] == 24
+    assert record["dataset"]["stand_in"] is True
+    assert record["config"]["training"]["shift"] == 2
+    assert record["packages"]["torch"] == torch.__version__
+    assert record["wall_seconds"] > 0
+    assert record["peak_memory_bytes"] > 1e7
+    model, config = load_model(folder, torch.device("cpu"))
+    assert config["image_shape"] == [1, 28, 28]
+    assert model.latents(torch.zeros(1, 1, 28, 28))["capsules"].shape == (1, 4, 4)
+    assert not (tmp_path / "ckpt" / checkpoint.FILE).exists()
+
+
+def test_history_has_a_row_per_interval_and_one_for_the_rest(dataset: Path, tmp_path: Path) -> None:
+    rows = np.genfromtxt(run(dataset, tmp_path) / "history.csv", delimiter=",", names=True)
+    assert rows["step"].tolist() == [5, 10, 15, 20, 24]
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from recaps.training.interruption import Interrupted
+from recaps.training.run import train
+settings, dataset, folder = json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+try:
+    train(settings, identity={"paper": "sparse", "variant": "tiny", "scale": "test"}, seed=0, dataset=dataset,
+          out=folder / "run", checkpoints=folder / "ckpt", device="cpu", threads=1, checkpoint_seconds=0)
+except Interrupted:
+    raise SystemExit(75)
+"""
+
+
+def start(settings: dict[str, Any], dataset: Path, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SCRIPT, json.dumps(settings), str(dataset), str(folder)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a checkpoint at `step` or later is there, or the process is done."""
+    while process.poll() is None:
+        try:
+            saved = torch.load(folder / "ckpt" / checkpoint.FILE, weights_only=True)
+            if saved["state"]["progress"]["step"] >= step:
+                return
+        except Exception:  # not there yet
+            time.sleep(0.005)
+
+
+def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(dataset: Path, tmp_path: Path) -> None:
+    settings = with_training(steps=150)
+    undisturbed = run(dataset, tmp_path / "whole", settings)
+    folder, draw, kills = tmp_path / "cut", random.Random(0), 0
+    for step in sorted(draw.sample(range(5, 120), 4)):
+        process = start(settings, dataset, folder)
+        wait_for_step(folder, step, process)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        assert not (folder / "run" / "record.json").exists()
+    assert kills == 4
+    assert start(settings, dataset, folder).wait() == 0
+    assert same(undisturbed, folder / "run")
+    assert json.loads((folder / "run" / "record.json").read_text())["interruptions"] == 4
+
+
+def test_asked_to_stop_it_saves_and_says_try_again(dataset: Path, tmp_path: Path) -> None:
+    settings = with_training(steps=400)
+    process = start(settings, dataset, tmp_path)
+    wait_for_step(tmp_path, 10, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+    assert not (tmp_path / "run").exists()
+    assert checkpoint.FILE in os.listdir(tmp_path / "ckpt")
+    assert "lease.json" not in os.listdir(tmp_path / "ckpt")
+
+
+def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    original = checkpoint.Lease.touch
+
+    def stop_at_first_step(lease: checkpoint.Lease) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        original(lease)
+
+    monkeypatch.setattr(checkpoint.Lease, "touch", stop_at_first_step)
+    with pytest.raises(Interrupted, match="stopped at step 1 of 24"):
+        run(dataset, tmp_path)
+    assert signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.undo()
+    assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
+
+
+def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(dataset, folder)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"code": "other"}, {"settings": with_training(batch_size=4)}])
+def test_a_checkpoint_of_another_run_is_refused(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    interrupted(dataset, tmp_path, monkeypatch)
+    with pytest.raises(UserError, match="other settings, code or data; delete"):
+        run(dataset, tmp_path, **change)
+
+
+def test_a_damaged_checkpoint_is_told_in_one_line(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(dataset, tmp_path, monkeypatch)
+    file = tmp_path / "ckpt" / checkpoint.FILE
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"cannot be read .*; delete it to train from the start") as error:
+        run(dataset, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"'loss' is nan at step \d+ \(no checkpoint yet\)"):
+        run(dataset, tmp_path, with_training(learning_rate=1e38))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_is_never_saved(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the last good checkpoint is"):
+        run(dataset, tmp_path, with_training(learning_rate=1e38), checkpoint_seconds=0)
+    saved = torch.load(tmp_path / "ckpt" / checkpoint.FILE, weights_only=True)["state"]["progress"]
+    assert all(np.isfinite(value) for value in saved["sums"].values())
+
+
+def test_a_second_trainer_is_kept_out(tmp_path: Path) -> None:
+    with (
+        checkpoint.Lease(tmp_path),
+        pytest.raises(UserError, match=f"process {os.getpid()} on .* trains this run"),
+        checkpoint.Lease(tmp_path),
+    ):
+        pass
+    with checkpoint.Lease(tmp_path):
+        pass
+
+
+def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    lease = {"host": socket.gethostname(), "pid": child.pid, "started": 1.0, "job": None}
+    (tmp_path / "lease.json").write_text(json.dumps(lease))
+    with checkpoint.Lease(tmp_path):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+
+
+def test_the_lease_of_another_host_counts_while_it_is_touched(tmp_path: Path) -> None:
+    file = tmp_path / "lease.json"
+    file.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": 1.0, "job": "7"}))
+    with pytest.raises(UserError, match="process 1 on elsewhere"), checkpoint.Lease(tmp_path):
+        pass
+    os.utime(file, (time.time() - 700, time.time() - 700))
+    with checkpoint.Lease(tmp_path):
+        pass
+
+
+def test_no_gpu_where_one_is_asked_for_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device: cuda is asked for, but PyTorch sees no GPU here"):
+        device.choose("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_the_gpu_is_a_function_of_its_seed(dataset: Path, tmp_path: Path) -> None:
+    first = run(dataset, tmp_path / "a", device="cuda")
+    assert same(first, run(dataset, tmp_path / "b", device="cuda"))

@@ -1,0 +1,17 @@
+"""Set every claim of the papers beside what was measured."""
+
+from pathlib import Path
+
+from recaps.workflow.job import job
+
+with job(snakemake):
+    from recaps.report.scorecard import make
+
+    make(
+        Path(snakemake.input.claims),
+        [Path(file) for file in snakemake.input.metrics],
+        [Path(file) for file in snakemake.input.records],
+        Path(snakemake.output.csv).parent,
+        scale=snakemake.wildcards.scale,
+        papers=snakemake.params.papers,
+    )

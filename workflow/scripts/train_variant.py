@@ -1,0 +1,20 @@
+"""Train one variant of one paper with one seed."""
+
+from pathlib import Path
+
+from recaps.workflow.job import device, job, project_root
+
+with job(snakemake):
+    from recaps.training.run import train
+
+    train(
+        snakemake.params.settings,
+        identity={key: snakemake.wildcards[key] for key in ("paper", "variant", "scale")},
+        seed=int(snakemake.wildcards.seed),
+        dataset=Path(snakemake.input[0]).parent,
+        out=Path(snakemake.output.model).parent,
+        checkpoints=Path(snakemake.params.checkpoints),
+        device=device(snakemake),
+        threads=snakemake.threads,
+        project=project_root(snakemake),
+    )
