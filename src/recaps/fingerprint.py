@@ -34,8 +34,7 @@ def fingerprint(roots: Sequence[str], package: Path | None = None) -> str:
     Raises:
         ValueError: a root is neither a module of the package nor a file.
     """
-    code = _code(package or Path(recaps.__file__).parent)
-    return _fingerprint(code, tuple(roots))
+    return _code(package or Path(recaps.__file__).parent).fingerprint(tuple(roots))
 
 
 @functools.cache
@@ -43,24 +42,23 @@ def _code(package: Path) -> Code:
     return Code(package)
 
 
-@functools.cache
-def _fingerprint(code: Code, roots: tuple[str, ...]) -> str:
-    state = hashlib.sha256()
-    for name in sorted(code.closure(roots)):
-        state.update(f"{name} {code.digest(name)}\n".encode())
-    return state.hexdigest()[:16]
-
-
 class Code:
-    """The modules of one package, parsed when asked for and only once."""
+    """The modules of one package; each is read when asked for, and only once."""
 
     def __init__(self, package: Path) -> None:
         self.package = package
         self.file = functools.cache(self._file)
         self.digest = functools.cache(self._digest)
         self.imports = functools.cache(self._imports)
+        self.fingerprint = functools.cache(self._fingerprint)
         self._tree = functools.cache(self._parse)
         self._offered = functools.cache(self._offer)
+
+    def _fingerprint(self, roots: tuple[str, ...]) -> str:
+        state = hashlib.sha256()
+        for name in sorted(self.closure(roots)):
+            state.update(f"{Path(name).name} {self.digest(name)}\n".encode())
+        return state.hexdigest()[:16]
 
     def closure(self, roots: Sequence[str]) -> set[str]:
         """The roots, the modules they import, those that these import, and so on; with the packages on the way."""

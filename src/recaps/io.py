@@ -55,7 +55,7 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file; run the stage that makes it first") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); delete it and run again") from error
 
 

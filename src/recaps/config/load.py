@@ -116,7 +116,8 @@ def check(model: type[Model], values: Any, where: str) -> Model:
 
 
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
-    first = error.errors()[0]
+    # A misspelt key of a required setting is two errors; that it is unknown says more than that one is missing.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     path, keys = _locate(model, [str(part) for part in first["loc"]])
     key = ".".join(path)
     if first["type"] == "extra_forbidden":

@@ -57,7 +57,7 @@ class Variant(Section):
 
     title: str
     """The name in tables and figures."""
-    model: ModelOptions  # type: ignore[valid-type]
+    model: ModelOptions
     """Options of the model's family."""
     data: SetName
     """The set it is trained on."""

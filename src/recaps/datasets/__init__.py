@@ -13,11 +13,17 @@ from recaps.datasets.catalogue import defaults, describe, names, raw_inputs, res
 from recaps.datasets.sources import SourceFile, file, files
 
 if TYPE_CHECKING:
-    from recaps.datasets.arrays import Arrays, load, save
+    from recaps.arrays import Arrays, save
     from recaps.datasets.download import fetch
-    from recaps.datasets.preparation import prepare
+    from recaps.datasets.preparation import load, prepare
 
-_LAZY = {"Arrays": "arrays", "load": "arrays", "save": "arrays", "fetch": "download", "prepare": "preparation"}
+_LAZY = {
+    "Arrays": "recaps.arrays",
+    "save": "recaps.arrays",
+    "fetch": "recaps.datasets.download",
+    "load": "recaps.datasets.preparation",
+    "prepare": "recaps.datasets.preparation",
+}
 
 __all__ = [
     "Arrays",
@@ -40,4 +46,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name]), name)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recaps.arrays import Arrays
 from recaps.datasets import warp
-from recaps.datasets.arrays import Arrays
 
 #: affNIST's documented ranges, each uniform and independent: degrees, and factors.
 AFFINE_RANGES = {"rotation": (-20.0, 20.0), "shear": (-0.2, 0.2), "scale_x": (0.8, 1.2), "scale_y": (0.8, 1.2)}

@@ -7,8 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from recaps.datasets import arrays, catalogue, derived, raw
-from recaps.datasets.arrays import Arrays
+from recaps import arrays
+from recaps.arrays import Arrays
+from recaps.datasets import catalogue, derived, raw
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -52,6 +53,12 @@ def prepare(
     """
     made = build(name, split, raw_root, stand_in=stand_in, options=options)
     return arrays.save(made, Path(out_root) / name / split)
+
+
+def load(name: str, split: str, root: Path) -> Arrays:
+    """Read the split that `prepare` made below `root`; errors as `recaps.arrays.read`, and unknown names."""
+    catalogue.check_split(name, split)
+    return arrays.read(Path(root) / name / split)
 
 
 def _base(name: str, split: str, raw_root: Path, stand_in: bool, options: Mapping[str, Any]) -> Arrays:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from recaps.arrays import Arrays
 from recaps.datasets import catalogue, checksums, sources
 from recaps.datasets.archive import broken
-from recaps.datasets.arrays import Arrays
 from recaps.datasets.formats import affnist, cifar, idx, jpegzip, smallnorb
 from recaps.errors import UserError
 

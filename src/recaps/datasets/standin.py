@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recaps.arrays import Arrays
 from recaps.datasets import derived, standin_stereo, warp
-from recaps.datasets.arrays import Arrays
 
 Pictures = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from recaps import io
 from recaps.config.variant import Head, Part, Protocol
 from recaps.errors import UserError
-from recaps.evaluation.latents import read
+from recaps.npz import read
 
 Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]

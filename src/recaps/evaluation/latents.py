@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from recaps import io
-from recaps.datasets.arrays import load
+from recaps.arrays import read
 from recaps.errors import UserError
+from recaps.npz import Array, save
 from recaps.training import device as devices
 from recaps.training.batches import as_float
 from recaps.training.run import load_model
-
-Array = npt.NDArray[Any]
 
 
 def extract(
@@ -41,7 +36,7 @@ def extract(
     """
     where = devices.choose(device, threads)
     model, config = load_model(run, where)
-    arrays = load(dataset.parent.name, dataset.name, dataset.parents[1])
+    arrays = read(dataset)
     if list(arrays.images.shape[1:]) != config["image_shape"]:
         raise UserError(
             f"{dataset}: images of shape {list(arrays.images.shape[1:])}, but {run} was trained on"
@@ -65,30 +60,3 @@ def extract(
 def as_array(values: Tensor) -> Array:
     """On the host, and in float32 unless it holds integers."""
     return (values.float() if values.is_floating_point() else values).cpu().numpy()
-
-
-def save(file: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays as npz, atomically and without pickled code."""
-    writer: Callable[..., None] = np.savez
-    with io.atomic(file) as temporary, open(temporary, "wb") as handle:
-        writer(handle, allow_pickle=False, **arrays)
-
-
-def read(file: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Read an npz of arrays, only those in `names` if given.
-
-    Raises:
-        UserError: missing or damaged file, or an array that it does not have.
-    """
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            missing = set(names or ()) - set(archive.files)
-            if missing:
-                raise UserError(f"{file}: has no array '{missing.pop()}' (has: {', '.join(archive.files)})")
-            return {name: archive[name] for name in names or archive.files}
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
-    except Exception as error:
-        raise UserError(f"{file}: truncated or damaged ({error}); delete it and run again") from error

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from recaps.datasets.arrays import load
+from recaps.arrays import read
 from recaps.errors import UserError, nearest
-from recaps.evaluation.latents import as_array, save
+from recaps.evaluation.latents import as_array
+from recaps.npz import save
 from recaps.training import device as devices
 from recaps.training.batches import as_float
 from recaps.training.run import load_model
@@ -35,7 +36,7 @@ def probe(
     probes = model.probes()
     if name not in probes:
         raise UserError(f"{run}: its model has no probe '{name}'{nearest(name, probes)}")
-    arrays = load(dataset.parent.name, dataset.name, dataset.parents[1])
+    arrays = read(dataset)
     batch = as_float(torch.tensor(arrays.images[:images]).to(where))
     labels = torch.tensor(arrays.labels[:images]).to(where)
     with torch.inference_mode(), devices.arithmetic(where, config["training"]["precision"]):

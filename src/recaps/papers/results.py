@@ -13,7 +13,7 @@ import pandas as pd
 
 from recaps import io
 from recaps.config.variant import Paper
-from recaps.evaluation.latents import Array, read
+from recaps.npz import Array, read
 
 
 @dataclass(frozen=True)

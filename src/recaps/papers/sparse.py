@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.config.variant import Variant
-from recaps.evaluation.latents import Array
+from recaps.npz import Array
 from recaps.papers.results import MetricRow, Results, head_metrics, mean_row, metric_rows
 
 #: Rows of table 1: label, variant, head; protocol and claim of the MNIST column; the same of the affNIST column.

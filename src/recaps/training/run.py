@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recaps import io, provenance
+from recaps.arrays import Arrays, read
 from recaps.config.models import FAMILIES
 from recaps.config.training import Training
-from recaps.datasets.arrays import Arrays, load
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
@@ -67,7 +67,7 @@ def train(
     started = provenance.now()
     where = devices.choose(device, threads)
     training = Training.model_validate(settings["training"])
-    arrays = load(dataset.parent.name, dataset.name, dataset.parents[1])
+    arrays = read(dataset)
     model = _fresh_model(settings, arrays, seed).place(where)
     model.configure(training)
     images = torch.tensor(arrays.images)

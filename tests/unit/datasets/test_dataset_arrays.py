@@ -54,7 +54,7 @@ def test_digest_sees_every_part() -> None:
 
 
 def test_not_prepared_yet(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"record\.json: no such file; prepare mnist/test first"):
+    with pytest.raises(UserError, match=r"record\.json: no such file; prepare this split first"):
         datasets.load("mnist", "test", tmp_path)
     with pytest.raises(UserError, match="did you mean 'mnist'"):
         datasets.load("mnits", "test", tmp_path)

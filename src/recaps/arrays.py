@@ -1,4 +1,7 @@
-"""A data set split as arrays: in memory, and in its one format on disk."""
+"""A split of a data set: arrays in memory, and their one format on disk.
+
+Apart from `recaps.datasets`, so that what only reads splits does not depend on how they are made.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from recaps import io
-from recaps.datasets import catalogue
 from recaps.errors import UserError
 
 _FILES = ("images.npy", "labels.npy", "factors.npz")
@@ -75,16 +77,15 @@ def save(arrays: Arrays, folder: Path) -> Path:
     return folder
 
 
-def load(name: str, split: str, root: Path) -> Arrays:
-    """Read the split that `prepare` made below `root`; images are memory-mapped.
+def read(folder: Path) -> Arrays:
+    """Read a prepared split, `<root>/<name>/<split>`; images are memory-mapped.
 
     Raises:
-        UserError: unknown name or split, not prepared yet, or a file that is missing, truncated or does not fit.
+        UserError: not prepared yet, or a file that is missing, truncated or does not fit.
     """
-    catalogue.check_split(name, split)
-    folder = Path(root) / name / split
+    folder = Path(folder)
     if not (folder / _RECORD).is_file():
-        raise UserError(f"{folder / _RECORD}: no such file; prepare {name}/{split} first (`snakemake data`)")
+        raise UserError(f"{folder / _RECORD}: no such file; prepare this split first (`snakemake data`)")
     record, images, labels, factors = (_read(folder / file) for file in (_RECORD, *_FILES))
     try:
         arrays = Arrays(images, labels, factors, record)

@@ -1,0 +1,35 @@
+"""Every test is marked by its folder; those that need a cluster or a GPU are skipped without one, with the reason."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = ("unit", "property", "workflow", "cluster")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout that is tested."""
+    return ROOT
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    no_cluster = None if shutil.which("sbatch") else pytest.mark.skip(reason="needs Slurm: no sbatch on the path")
+    no_gpu = _no_gpu() if any(item.get_closest_marker("gpu") for item in items) else None
+    for item in items:
+        kind = item.path.relative_to(ROOT / "tests").parts[0]
+        if kind in KINDS:
+            item.add_marker(kind)
+        for marker, missing in (("cluster", no_cluster), ("gpu", no_gpu)):
+            if missing and item.get_closest_marker(marker):
+                item.add_marker(missing)
+
+
+def _no_gpu() -> pytest.MarkDecorator | None:
+    import torch
+
+    return None if torch.cuda.is_available() else pytest.mark.skip(reason="needs a GPU: PyTorch sees none")

@@ -1,0 +1,136 @@
+"""Configuration: merging, names, and mistakes told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recaps.config import manual
+from recaps.config.load import Project, load, merge
+from recaps.errors import UserError
+
+
+@pytest.fixture
+def config(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(root)
+    return Path("config")
+
+
+def in_dense(**settings: Any) -> dict[str, Any]:
+    return {"overrides": {"sparse": {"variants": {"dense": settings}}}}
+
+
+PAPER = "config/papers/sparse.yaml with config's overrides: "
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sclae": "desk"}, "config: unknown key 'sclae' (did you mean 'scale'?)"),
+        ({"scale": "desc"}, "config: scale: there is no scale 'desc' (did you mean 'desk'?)"),
+        ({"papers": ["spars"]}, "config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
+        ({"overrides": {"sprase": {}}}, "config: papers: there is no paper 'sprase' (did you mean 'sparse'?)"),
+        ({"papers": "sparse"}, "config: papers: Input should be a list, not 'sparse'"),
+        ({"device": "gpu"}, "config: device: Input should be 'auto', 'cpu' or 'cuda', not 'gpu'"),
+        (
+            in_dense(model={"capsuls": 3}),
+            f"{PAPER}unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)",
+        ),
+        (in_dense(traning={}), f"{PAPER}unknown key 'variants.dense.traning' (did you mean 'training'?)"),
+        (in_dense(training={"stps": 1}), f"{PAPER}unknown key 'variants.dense.training.stps' (did you mean 'steps'?)"),
+        (
+            in_dense(model={"family": "capsnt"}),
+            f"{PAPER}variants.dense.model: there is no family 'capsnt' (did you mean 'capsnet'?)",
+        ),
+        (
+            in_dense(model={"capsules": 1}),
+            f"{PAPER}variants.dense.model.capsules: Input should be greater than or equal to 2, not 1",
+        ),
+        (
+            {"overrides": {"sparse": {"protocols": {"mnist": {"fit": {"sett": 1}}}}}},
+            f"{PAPER}unknown key 'protocols.mnist.fit.sett' (did you mean 'set'?)",
+        ),
+        (
+            {"overrides": {"sparse": {"variants": {"Dense": {}}}}},
+            f"{PAPER}variants.Dense: a name is made of lower-case letters, digits and dashes",
+        ),
+        ({"overrides": {"sparse": 3}}, f"{PAPER}Input should be a valid dictionary or instance of Paper, not 3"),
+    ],
+)
+def test_mistake_is_told_in_one_line(config: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        load(values, config)
+    assert str(raised.value) == message
+
+
+def test_misspelt_key_in_a_paper_file(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "scales").mkdir()
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "scales" / "smoke.yaml").write_text((config / "scales" / "smoke.yaml").read_text())
+    text = (config / "papers" / "sparse.yaml").read_text()
+    (tmp_path / "papers" / "sparse.yaml").write_text(
+        text.replace("learning: dense, capsules", "learning: dense, capsuls")
+    )
+    with pytest.raises(UserError) as raised:
+        load({}, tmp_path)
+    expected = "papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
+    assert str(raised.value) == f"{tmp_path}/{expected}"
+
+
+def test_every_scale_is_valid(config: Path) -> None:
+    for file in (config / "scales").glob("*.yaml"):
+        assert load({"scale": file.stem}, config).config.scale == file.stem
+
+
+def test_order_of_merging(config: Path) -> None:
+    def training(**values: Any) -> Any:
+        return load({"scale": "smoke", **values}, config).papers["sparse"].variants["dense"].training
+
+    assert training().steps < 1000, "the scale's defaults win over the paper's"
+    assert training().shift == 6, "the variant's own settings stay"
+    assert training(**in_dense(training={"steps": 7})).steps == 7, "the user's overrides win over all"
+
+
+def test_merge() -> None:
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": [4]}) == {"a": {"b": 3, "c": 2}, "d": [4]}
+    assert merge({"a": [1, 2]}, {"a": [3]}) == {"a": [3]}
+
+
+def test_seeds(config: Path) -> None:
+    assert load({"scale": "paper"}, config).seeds == (0, 1, 2, 3, 4)
+    assert load({"scale": "paper", "seeds": [7]}, config).seeds == (7,)
+
+
+def test_artefacts_carry_the_names_of_the_sets_that_are_used(config: Path) -> None:
+    desk = load({"scale": "desk"}, config)
+    assert desk.resolve("affnist/test") == "affnist-generated/test"
+    assert desk.artefact("latents/affnist-test.npz") == "latents/affnist-generated-test.npz"
+    assert desk.artefact("latents/mnist-40-test.npz") == "latents/mnist-40-test.npz"
+    assert desk.artefact("heads/svm-affnist-b.json") == "heads/svm-affnist-b.json"
+
+
+def test_project_survives_json(config: Path) -> None:
+    project = load({"scale": "desk"}, config)
+    assert Project.model_validate(project.model_dump(mode="json")) == project
+
+
+def test_generated_files_agree_with_the_models(config: Path) -> None:
+    drift = manual.drift(config)
+    assert not drift, f"run `python -m recaps.config.manual --fix`\n{drift}"
+
+
+def test_drift_is_shown_as_a_diff(tmp_path: Path) -> None:
+    for name, text in manual.files().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert manual.drift(tmp_path) == ""
+    (tmp_path / "config.yaml").write_text(manual.default_file().replace("scale: smoke", "scale: desk"))
+    assert "-scale: desk\n+scale: smoke\n" in manual.drift(tmp_path)
+
+
+def test_default_file_gives_the_defaults(config: Path) -> None:
+    import yaml
+
+    assert load(yaml.safe_load(manual.default_file()), config) == load({}, config)

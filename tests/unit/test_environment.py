@@ -1,0 +1,81 @@
+"""One truth about the environment, and nothing of one machine in the repository."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def lock(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lock", root / "envs" / "lock.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_project_lock_and_conda_file_agree(lock: ModuleType) -> None:
+    assert lock.check(lock.PROJECT.read_text(), lock.LOCK.read_text(), lock.CONDA.read_text()) == []
+
+
+def test_disagreement_is_named(lock: ModuleType) -> None:
+    project, locked, conda = lock.PROJECT.read_text(), lock.LOCK.read_text(), lock.CONDA.read_text()
+    torch = lock.pins(locked)["torch"]
+    (problem,) = lock.check(project.replace(f"torch=={torch}", "torch==0.1"), locked, conda)
+    assert problem == f"torch: pyproject.toml has 0.1, requirements.lock {torch}; run `python envs/lock.py --fix`"
+    (problem,) = lock.check(project, locked, conda.replace("python=3.11", "python=3.9"))
+    assert problem.startswith("recaps.yaml is not what requirements.lock gives")
+
+
+def test_lock_serves_every_machine(lock: ModuleType) -> None:
+    versions = lock.pins(lock.LOCK.read_text())
+    assert not [name for name in versions if lock.CUDA_ONLY.match(name)]
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in versions.values()), "no local suffix like +cpu"
+
+
+def test_every_import_is_a_direct_requirement(lock: ModuleType, root: Path) -> None:
+    run, _ = lock.direct(lock.PROJECT.read_text())
+    required = {lock.exact(text)[0] for text in run}
+    provides = packages_distributions()
+    missing = {}
+    for file in (root / "src").rglob("*.py"):
+        for name in _imported(file) - sys.stdlib_module_names - {"recaps"}:
+            distributions = {lock.canonicalize_name(found) for found in provides.get(name, [name])}
+            if not distributions & required:
+                missing[name] = str(file.relative_to(root))
+    assert not missing, "imported, but not pinned in pyproject.toml"
+
+
+def _imported(file: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("arguments", [[], ["python3"]])
+def test_find_python_prints_one_that_is_new_enough(root: Path, arguments: list[str]) -> None:
+    done = subprocess.run([root / "envs" / "find-python", *arguments], capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_file()
+
+
+def test_find_python_ends_in_one_line(root: Path) -> None:
+    done = subprocess.run(
+        [root / "envs" / "find-python", "no-such-python"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "Python 3.11 or newer" in done.stderr

@@ -1,0 +1,154 @@
+"""The plan: which files there are, and what each depends on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from recaps.config.load import load
+from recaps.errors import UserError
+from recaps.workflow.plan import Plan, growing, start
+
+
+@pytest.fixture
+def plan(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(root)
+
+    def make(**values: Any) -> Plan:
+        return Plan(load({"scale": "smoke", **values}, Path("config")), root)
+
+    return make
+
+
+def wildcards(**values: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": "0", **values})
+
+
+def dense(**settings: Any) -> dict[str, Any]:
+    return {"overrides": {"sparse": {"variants": {"dense": settings}}}}
+
+
+def test_names_with_dashes_are_told_apart(plan: Any) -> None:
+    smoke = plan()
+    head = re.compile(f"({smoke.any_of('head')})-({smoke.any_of('protocol')})")
+    assert head.fullmatch("svm-masked-affnist-a-disjoint").groups() == ("svm-masked", "affnist-a-disjoint")
+    latents = re.compile(f"({smoke.any_of('dataset')})-({smoke.any_of('split')})")
+    assert latents.fullmatch("mnist-40-shifted-test").groups() == ("mnist-40-shifted", "test")
+    assert re.fullmatch(smoke.any_of("scale"), "smoke")
+    assert not re.fullmatch(smoke.any_of("scale"), "desk")
+
+
+def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
+    smoke = plan()
+    assert "results/smoke/papers/sparse/figure-3.png" in smoke.figures()
+    assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
+    assert set(smoke.paper("sparse")) == {*smoke.tables(), *smoke.figures(), *smoke.metrics()}
+
+
+def test_one_run_per_variant_and_seed(plan: Any) -> None:
+    variants = len(plan().project.papers["sparse"].variants)
+    assert len(plan().models()) == variants
+    assert len(plan(seeds=[3, 5]).models()) == 2 * variants
+    assert "results/smoke/runs/sparse/dense/seed-5/model.safetensors" in plan(seeds=[3, 5]).models()
+
+
+def test_stand_ins_need_no_raw_files(plan: Any) -> None:
+    mnist = wildcards(dataset="mnist", split="train")
+    assert plan().raw_files(mnist) == []
+    files = plan(scale="desk", data="elsewhere").raw_files(mnist)
+    assert files == ["elsewhere/mnist/train-images-idx3-ubyte.gz", "elsewhere/mnist/train-labels-idx1-ubyte.gz"]
+
+
+def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
+    desk = plan(scale="desk")
+    assert "results/desk/datasets/affnist-generated/test/record.json" in desk.datasets()
+    assert not [file for file in desk.datasets() if "/affnist/" in file]
+    inputs = desk.head_latents(wildcards(head="svm", protocol="affnist-b"))
+    run = "results/desk/runs/sparse/dense/seed-0/latents"
+    assert inputs == {"fit": f"{run}/mnist-40-train.npz", "test": f"{run}/affnist-generated-test.npz"}
+    assert desk.protocol(wildcards(head="svm", protocol="affnist-b"))["test"]["set"] == "affnist-generated/test"
+    assert desk.limit(wildcards(dataset="affnist-generated", split="test")) == 70000
+    assert desk.limit(wildcards(dataset="mnist-40", split="test")) is None
+
+
+def test_a_head_that_is_not_fitted_needs_no_fit_latents(plan: Any) -> None:
+    inputs = plan().head_latents(wildcards(variant="supcaps", head="argmax", protocol="mnist"))
+    assert list(inputs) == ["test"]
+
+
+def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:
+    assert plan().test_set(wildcards())[0] == "results/smoke/datasets/mnist-40/test/images.npy"
+
+
+def test_what_a_training_depends_on(plan: Any) -> None:
+    """Its model and training settings; neither titles nor what is evaluated afterwards, nor the machine."""
+    before = plan().training(wildcards())
+    assert set(before) == {"model", "training"}
+    assert plan(device="cpu", mirror="elsewhere").training(wildcards()) == before
+    assert plan(**dense(title="Other", probes=["single-capsules", "more"])).training(wildcards()) == before
+    assert plan(**dense(training={"steps": 7})).training(wildcards()) != before
+
+
+def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
+    folders = {plan(**values).checkpoints(wildcards()) for values in ({}, {"device": "cpu"})}
+    assert len(folders) == 1
+    assert folders != {plan(**dense(training={"steps": 7})).checkpoints(wildcards())}
+    assert folders.pop().startswith("results/smoke/checkpoints/sparse/dense/seed-0/")
+
+
+def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
+    settings = plan(mirror="somewhere").settings(wildcards())
+    assert "somewhere" not in json.dumps(settings)
+    assert list(settings["papers"]) == ["sparse"]
+
+
+def test_captions_of_stand_ins_say_so(plan: Any) -> None:
+    assert "STAND-IN" in plan().figure_caption(wildcards(figure="figure-3"))
+    assert "STAND-IN" not in plan(scale="desk").figure_caption(wildcards(figure="figure-3"))
+
+
+def test_gpus_only_where_cuda_is_asked_for(plan: Any) -> None:
+    assert plan().gpus(wildcards()) == 0
+    assert plan(device="cuda").gpus(wildcards()) == 1
+
+
+def test_resources_grow_with_each_attempt() -> None:
+    assert [growing(4000)(None, attempt) for attempt in (1, 2, 3)] == [4000, 8000, 12000]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": {"dense": ["latents/mnist-40-tset.npz"]}}}}}},
+            "config/papers/sparse.yaml: figure-3.needs.dense: the variant makes no 'latents/mnist-40-tset.npz'"
+            " (did you mean 'latents/mnist-40-test.npz'?)",
+        ),
+        (dense(data="mnits-40/train"), "config/papers/sparse.yaml: no data set 'mnits-40' (did you mean 'mnist-40'?)"),
+        (
+            {"datasets": {"affnist": "afnist"}},
+            "config/papers/sparse.yaml: no data set 'afnist' (did you mean 'affnist'?)",
+        ),
+    ],
+)
+def test_mistakes_across_files(plan: Any, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        plan(**values)
+    assert str(raised.value) == message
+
+
+def test_unknown_variant(plan: Any) -> None:
+    with pytest.raises(UserError, match=r"sparse\.yaml: no variant 'dens' \(did you mean 'dense'\?\)"):
+        plan().training_set(wildcards(variant="dens"))
+
+
+def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    with pytest.raises(SystemExit) as raised:
+        start({"scale": "dsek"}, root)
+    assert raised.value.code == "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"
