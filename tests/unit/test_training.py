@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -250,6 +251,24 @@ def test_a_loss_that_is_not_finite_is_never_saved(dataset: Path, tmp_path: Path)
         run(dataset, tmp_path, with_training(learning_rate=1e38), checkpoint_seconds=0)
     saved = torch.load(tmp_path / "ckpt" / checkpoint.FILE, weights_only=True)["state"]["progress"]
     assert all(np.isfinite(value) for value in saved["sums"].values())
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_the_last_checkpoint(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(dataset, tmp_path, monkeypatch)
+    before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(UserError, match="the disk is full; free some space and run again"):
+            run(dataset, tmp_path, checkpoint_seconds=0)
+    assert os.listdir(tmp_path / "ckpt") == [checkpoint.FILE]
+    assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
+    assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
 
 
 def test_a_second_trainer_is_kept_out(tmp_path: Path) -> None:

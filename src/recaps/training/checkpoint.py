@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,8 +21,9 @@ FILE = "checkpoint.pt"
 
 def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
     """Write `state` (tensors, numbers, strings, lists and dicts) whole, in place of the last checkpoint."""
-    with io.atomic(folder / FILE) as temporary:
-        torch.save({"fingerprint": fingerprint, "state": state}, temporary)
+    buffer = BytesIO()
+    torch.save({"fingerprint": fingerprint, "state": state}, buffer)
+    io.write_bytes(folder / FILE, buffer.getvalue())
 
 
 def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:

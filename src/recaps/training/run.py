@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors.torch import load_file, save_file
 
 from recaps import io, provenance
 from recaps.arrays import Arrays, read
@@ -107,7 +107,7 @@ def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
     options = FAMILIES[config["model"]["family"]].model_validate(config["model"])
     model = build(options, tuple(config["image_shape"]), config["classes"])
     try:
-        model.load_state_dict(load_file(run / "model.safetensors"))
+        model.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
     except Exception as error:
         raise UserError(
             f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again"
@@ -135,8 +135,7 @@ def _fingerprint(settings: Mapping[str, Any], seed: int, record: Mapping[str, An
 
 def _save(model: Model, file: Path) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    with io.atomic(file) as temporary:
-        save_file(tensors, temporary)
+    io.write_bytes(file, safetensors.torch.save(tensors))
 
 
 def _table(rows: list[dict[str, float]]) -> str:
