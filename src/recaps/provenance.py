@@ -16,7 +16,7 @@ PACKAGES = ("recaps", "torch", "numpy", "scikit-learn", "pandas", "matplotlib", 
 def describe(project: Path | None) -> dict[str, Any]:
     """Git commit and dirty flag of the folder `project`, package versions, and the machine."""
     return {
-        "git": git(project) if project else None,
+        "git": git(project),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -25,11 +25,11 @@ def describe(project: Path | None) -> dict[str, Any]:
     }
 
 
-def git(project: Path) -> dict[str, Any] | None:
-    """Commit and whether tracked files differ from it; None outside a git checkout."""
-    commit = _git(project, "rev-parse", "HEAD")
-    if commit is None:
-        return None
+def git(project: Path | None) -> dict[str, Any]:
+    """`commit`, and `dirty`: whether tracked files differ from it. Both None where there is no git checkout."""
+    commit = _git(project, "rev-parse", "HEAD") if project else None
+    if project is None or commit is None:
+        return {"commit": None, "dirty": None}
     return {"commit": commit, "dirty": bool(_git(project, "status", "--porcelain", "--untracked-files=no"))}
 
 

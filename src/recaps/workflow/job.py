@@ -35,7 +35,8 @@ def job(snakemake: Any, *, show: bool = False) -> Iterator[None]:
     with open(path, "w", encoding="utf-8", buffering=1) as log:
         both = _Both(terminal, log)
         sys.stderr = both if show else log
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", force=True)
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
+        logging.getLogger("recaps").setLevel(logging.INFO)
         try:
             yield
         except KeyboardInterrupt:

@@ -1,0 +1,105 @@
+"""What the workflow plans, and how it refuses mistakes: dry runs only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import Clone
+
+from recaps.config.load import Project, load
+
+
+@pytest.fixture(scope="module")
+def project(root: Path) -> Project:
+    return load({"scale": "smoke"}, root / "config")
+
+
+def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
+    sparse = project.papers["sparse"]
+    variants = sparse.variants.values()
+    jobs = clone.plan()
+    assert jobs["train_variant"] == len(variants)
+    assert jobs["extract_latents"] == sum(len(variant.latents) for variant in variants)
+    assert jobs["evaluate_head"] == sum(len(names) for variant in variants for names in variant.heads.values())
+    assert jobs["read_probe"] == sum(len(variant.probes) for variant in variants)
+    assert jobs["draw_table"] == len(sparse.tables)
+    assert jobs["draw_figure"] == len(sparse.figures)
+    assert jobs["collect_metrics"] == jobs["score_claims"] == jobs["build_report"] == 1
+    assert "fetch_file" not in jobs, "stand-ins need no network"
+
+
+@pytest.mark.parametrize(
+    ("target", "present", "absent"),
+    [
+        ("data", "prepare_dataset", "train_variant"),
+        ("train", "train_variant", "extract_latents"),
+        ("latents", "extract_latents", "evaluate_head"),
+        ("heads", "evaluate_head", "draw_table"),
+        ("tables", "draw_table", "draw_figure"),
+        ("figures", "draw_figure", "draw_table"),
+        ("sparse", "collect_metrics", "score_claims"),
+        ("scorecard", "score_claims", "build_report"),
+        ("report", "build_report", "fetch_file"),
+    ],
+)
+def test_named_targets(clone: Clone, target: str, present: str, absent: str) -> None:
+    jobs = clone.plan(target)
+    assert target in jobs
+    assert present in jobs
+    assert absent not in jobs
+
+
+def test_targets_are_listed(clone: Clone) -> None:
+    done = clone.snakemake("--list-target-rules")
+    assert {"all", "data", "train", "figures", "tables", "scorecard", "report", "sparse"} <= set(done.output.split())
+
+
+def test_desk_fetches_the_official_files(clone: Clone) -> None:
+    done = clone.snakemake("--profile", "profiles/local", "-n", "data", "--config", "scale=desk")
+    assert done.status == 0, done.output
+    assert done.jobs()["fetch_file"] == 4
+    assert "affnist-generated/test" in done.output
+
+
+def test_slurm_typed_just_so(clone: Clone, project: Project) -> None:
+    done = clone.snakemake("--profile", "slurm", "-n")
+    assert done.status == 0, done.output
+    assert done.jobs()["train_variant"] == 5 * len(project.papers["sparse"].variants)
+
+
+def test_lint(clone: Clone) -> None:
+    done = clone.snakemake("--lint")
+    assert done.status == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--config", "sclae=desk"], "recaps: config: unknown key 'sclae' (did you mean 'scale'?)"),
+        (["--config", "scale=dsek"], "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"),
+        (["--config", "papers=[spars]"], "recaps: config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
+    ],
+)
+def test_mistake_ends_in_one_line(clone: Clone, arguments: list[str], line: str) -> None:
+    done = clone.snakemake("-n", "--cores", "1", *arguments)
+    assert done.status == 1
+    lines = [text for text in done.output.splitlines() if not text.startswith("Config file")]
+    assert lines == [line]
+
+
+def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
+    with clone.edited("config/papers/sparse.yaml", "learning: dense, capsules:", "learning: dense, capsuls:"):
+        done = clone.snakemake("-n", "--cores", "1")
+    line = "config/papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
+    assert done.status == 1
+    assert done.output.splitlines() == [f"recaps: {line}"]
+
+
+def test_every_line_of_a_profile_has_its_comment(root: Path) -> None:
+    for file in sorted((root / "profiles").glob("*/config.yaml")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        for key in yaml.safe_load("\n".join(lines)):
+            number = next(n for n, line in enumerate(lines) if line.startswith(f"{key}:"))
+            assert lines[number - 1].startswith("#"), f"{file}: {key}"
