@@ -66,8 +66,10 @@ publish: environment ## Keep a finished run in git: results/published/SCALE (mak
 compare: environment ## Set your own run beside the published one (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
 
-rulegraph: environment ## Draw the rules and what they need: docs/rulegraph.md
-	@{ echo '```mermaid'; $(BIN)/snakemake --rulegraph mermaid-js --config scale=desk 2>/dev/null; echo '```'; } > docs/rulegraph.md
+rulegraph: environment ## Draw the rules and what they need: docs/rulegraph.svg (needs graphviz)
+	@$(BIN)/snakemake --rulegraph dot --config scale=desk 2>/dev/null \
+		| sed 's/color = "[^"]*"/color = "#57606a"/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
+		| dot -Tsvg > docs/rulegraph.svg
 
 lock: environment ## Pin what is installed now (after a change in pyproject.toml and pip install -e .[dev])
 	@$(BIN)/python envs/lock.py --fix

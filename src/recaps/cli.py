@@ -13,6 +13,10 @@ from pathlib import Path
 from recaps.config.load import Project, load, read_yaml
 from recaps.config.variant import Variant
 from recaps.errors import TRY_AGAIN, UserError, nearest
+from recaps.fingerprint import fingerprint
+
+#: What a training runs, given the model's family.
+CODE = ("recaps.training.run", "recaps.models.{}", "recaps.config.models.{}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,6 +119,7 @@ class Run:
                 checkpoints=self.root / "checkpoints" / self.folder.relative_to(self.root / "runs"),
                 device=self.project.config.device,
                 threads=self.threads,
+                code=fingerprint([each.format(self.variant.model.family) for each in CODE]),
                 project=Path.cwd(),
             )
 

@@ -62,6 +62,7 @@ class Variant(Section):
     data: SetName
     """The set it is trained on."""
     training: Training = Training()
+    """How it is trained."""
     latents: dict[SetName, int | None] = {}
     """Sets whose latents are extracted, each with the largest number of images (null: all)."""
     heads: dict[Name, tuple[Name, ...]] = {}
@@ -85,14 +86,21 @@ class Paper(Section):
     """A paper: its variants, how they are evaluated, its tables and figures."""
 
     title: str
+    """The paper's title."""
     authors: str
+    """Its authors' family names."""
     reference: str
     """Venue or archive number."""
     heads: dict[Name, Head] = {}
+    """The classifiers that its variants' latents are judged by."""
     protocols: dict[Name, Protocol] = {}
+    """What heads are fitted and tested on."""
     variants: dict[Name, Variant]
+    """What it trains."""
     tables: dict[Name, Output] = {}
+    """Its tables, by the name of the function that fills them in `recaps.papers`."""
     figures: dict[Name, Output] = {}
+    """Its figures, likewise."""
 
     @model_validator(mode="after")
     def _check_references(self) -> Paper:

@@ -27,6 +27,7 @@ class Results:
         seeds: the seeds that were run.
         resolve: the set that stands for a set at this scale (`affnist/test` -> `affnist-generated/test`).
         published: the published value of each claim of the paper, by the claim's id.
+        stand_in: whether the runs were trained on stand-in data.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Results:
     seeds: Sequence[int]
     resolve: Callable[[str], str]
     published: Mapping[str, float]
+    stand_in: bool
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed where none is given."""
@@ -59,12 +61,6 @@ class Results:
     def probe(self, variant: str, name: str, seed: int | None = None) -> dict[str, Array]:
         """All arrays of a probe."""
         return read(self.run(variant, seed) / "probes" / f"{name}.npz")
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether the runs were trained on stand-in data."""
-        first = next(iter(self.paper.variants))
-        return bool(self.record(first)["dataset"]["stand_in"])
 
 
 def head_metrics(results: Results) -> pd.DataFrame:

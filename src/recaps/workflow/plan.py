@@ -292,12 +292,12 @@ class Plan:
         ]
 
     def _needed(self, paper: str, output: Output) -> list[str]:
-        """The artefacts behind a table or figure, and the records of their runs."""
+        """The artefacts behind a table or figure."""
         return [
             f"{run}/{file}"
             for variant, needs in output.needs.items()
             for run in self._runs(paper, variant)
-            for file in ("record.json", *map(self.project.artefact, needs))
+            for file in map(self.project.artefact, needs)
         ]
 
     def _caption(self, output: Output) -> str:

@@ -25,4 +25,5 @@ def saved_results(snakemake: Any) -> Results:
         seeds=project.seeds,
         resolve=project.resolve,
         published={claim.id: claim.published for claim in claims if isinstance(claim, Number)},
+        stand_in=project.scale.stand_in,
     )
