@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from recaps.config.load import load
+from recaps.config.load import load, read_yaml
 from recaps.config.variant import Variant
 from recaps.datasets.catalogue import describe
+from recaps.errors import UserError, nearest
 from recaps.models import build
 from recaps.models.model import Batch, Model
 from recaps.training import device as devices
@@ -38,11 +42,14 @@ class Row:
     batch_size: int
     flop: float
     """Floating-point operations that a step needs."""
+    peaks: dict[str, float]
+    """Operations per second of matrix products in the same process, by precision."""
     peak_memory: int
 
 
-def time_step(name: str, variant: Variant, precision: str, device: torch.device, steps: int) -> Row:
+def time_step(name: str, variant: Variant, precision: str, device_name: str, steps: int) -> Row:
     """Time training steps of a variant on random images of its data set's shape."""
+    device = devices.choose(device_name)
     about = describe(variant.data.split("/")[0])
     shape = (about["channels"], about["height"], about["width"])
     training = variant.training.model_copy(update={"precision": precision})
@@ -56,10 +63,18 @@ def time_step(name: str, variant: Variant, precision: str, device: torch.device,
     step = _stepper(model, batch, device, precision)
     for _ in range(2):
         step()
-    flop = count_flop(model, batch, device, precision)
     seconds = [_timed(step, device) for _ in range(steps)]
-    middle = statistics.median(seconds)
-    return Row(name, precision, middle, (max(seconds) - min(seconds)) / middle, size, flop, devices.peak_memory(device))
+    memory = devices.peak_memory(device)
+    return Row(
+        name,
+        precision,
+        seconds=statistics.median(seconds),
+        spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
+        batch_size=size,
+        flop=count_flop(model, batch, device, precision),
+        peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
+        peak_memory=memory,
+    )
 
 
 def count_flop(model: Model, batch: Batch, device: torch.device, precision: str) -> float:
@@ -85,46 +100,59 @@ def matmul_peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> f
     return 2 * size**3 * repeats / min(_timed(product, device) for _ in range(5))
 
 
-def table(rows: list[Row], peaks: dict[str, float]) -> str:
-    """The rows as text, with shares of the matmul peaks (operations per second, by precision)."""
-    head = f"{'model':<26} {'precision':<9} {'s/step':>8} {'spread':>7} {'images/s':>9} {'GFLOP/s':>8}"
-    lines = [head + f" {'of bf16':>8} {'of f32':>7} {'peak GiB':>9}"]
-    for row in rows:
-        rate = row.flop / row.seconds
-        lines.append(
-            f"{row.name:<26} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%}"
-            f" {row.batch_size / row.seconds:>9.1f} {rate / GIGA:>8.1f} {rate / peaks['bf16']:>8.0%}"
-            f" {rate / peaks['float32']:>7.0%} {row.peak_memory / 2**30:>9.2f}"
-        )
-    return "\n".join(lines)
+def line(row: Row) -> str:
+    """A row as text."""
+    rate = row.flop / row.seconds
+    return (
+        f"{row.name:<26} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size / row.seconds:>9.1f}"
+        f" {rate / GIGA:>8.1f} {row.peaks['bf16'] / GIGA:>6.0f} {rate / row.peaks['bf16']:>5.0%}"
+        f" {row.peaks['float32'] / GIGA:>6.0f} {rate / row.peaks['float32']:>5.0%} {row.peak_memory / 2**30:>7.2f}"
+    )
 
 
-def main(arguments: list[str] | None = None) -> None:
+HEAD = (
+    f"{'model':<26} {'precision':<9} {'s/step':>8} {'spread':>7} {'images/s':>9} {'GFLOP/s':>8}"
+    f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.bench", description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
     parser.add_argument("--scale", default="paper", help="the scale whose models are timed (default: paper)")
-    parser.add_argument("--papers", nargs="*", default=["sparse"], help="papers whose models are timed")
-    parser.add_argument("--only", nargs="*", help="variants to time (default: all)")
+    parser.add_argument("--papers", nargs="+", help="papers whose models are timed (default: config.yaml's)")
+    parser.add_argument("--only", nargs="+", help="variants to time (default: all)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--precisions", nargs="*", default=["bf16", "float32"])
+    parser.add_argument("--precisions", nargs="+", default=["bf16", "float32"], choices=["bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
-    options = parser.parse_args(arguments)
-    device = devices.choose(options.device)
-    print(f"PyTorch {torch.__version__} on {devices.describe(device)}")
-    peaks = {"float32": matmul_peak(torch.float32, device), "bf16": matmul_peak(torch.bfloat16, device)}
+    try:
+        _bench(parser.parse_args(arguments))
+    except UserError as error:
+        print(f"recaps: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> None:
+    values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale}
+    project = load(values | ({"papers": options.papers} if options.papers else {}), options.config)
+    variants = {f"{p}/{name}": v for p, paper in project.papers.items() for name, v in paper.variants.items()}
+    for wanted in options.only or []:
+        if wanted not in {name.split("/")[1] for name in variants}:
+            raise UserError(f"--only: no variant '{wanted}'{nearest(wanted, (n.split('/')[1] for n in variants))}")
     print(
-        "matmul peak: " + ", ".join(f"{name} {value / GIGA:.0f} GFLOP/s" for name, value in peaks.items()), flush=True
+        f"PyTorch {torch.__version__} on {devices.describe(devices.choose(options.device))}, models of {options.scale}"
     )
-    project = load({"scale": options.scale, "papers": options.papers}, options.config)
-    rows = []
-    for paper, settings in project.papers.items():
-        for name, variant in settings.variants.items():
-            if options.only and name not in options.only:
-                continue
-            for precision in options.precisions:
-                rows.append(time_step(f"{paper}/{name}", variant, precision, device, options.steps))
-                print(table(rows[-1:], peaks).splitlines()[1], flush=True)
-    print(f"\n{table(rows, peaks)}")
+    print("bf16, f32: GFLOP/s of matrix products in the same process, and the training step's share of it")
+    print(HEAD, flush=True)
+    for name, variant in variants.items():
+        if options.only and name.split("/")[1] not in options.only:
+            continue
+        for precision in options.precisions:
+            # A process for each, so that one model's memory does not count for the next.
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                job = process.submit(time_step, name, variant, precision, options.device, options.steps)
+                print(line(job.result()), flush=True)
 
 
 def _stepper(model: Model, batch: Batch, device: torch.device, precision: str) -> Callable[[], object]:
@@ -144,4 +172,4 @@ def _timed(function: Callable[[], object], device: torch.device) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -14,6 +14,7 @@ from recaps.config.load import Project, load, read_yaml
 from recaps.config.variant import Variant
 from recaps.errors import TRY_AGAIN, UserError, nearest
 from recaps.fingerprint import fingerprint
+from recaps.io import read_json
 
 #: What a training runs, given the model's family.
 CODE = ("recaps.training.run", "recaps.models.{}", "recaps.config.models.{}")
@@ -109,9 +110,14 @@ class Run:
     def train(self) -> None:
         from recaps.training.run import train
 
+        settings = self.variant.model_dump(mode="json", include={"model", "training"})
+        if (self.folder / "record.json").exists():
+            made = read_json(self.folder / "config.json")
+            if any(made[key] != settings[key] for key in settings):
+                raise UserError(f"{self.folder}: holds a run with other settings; move or delete it to train anew")
         if self._missing([self.folder / "record.json"]):
             train(
-                self.variant.model_dump(mode="json", include={"model", "training"}),
+                settings,
                 identity=self.identity,
                 seed=self.seed,
                 dataset=self.dataset(self.variant.data),
@@ -145,9 +151,12 @@ class Run:
             for name in protocols:
                 protocol = self.paper.protocols[name]
                 sets = {part.set for part in (protocol.fit, protocol.test) if part and part.set in self.variant.latents}
+                rules = protocol.model_dump()
+                for part in filter(None, (rules["fit"], rules["test"])):
+                    part["set"] = self.project.resolve(part["set"])
                 for out in self._missing([self.folder / "heads" / f"{head}-{name}.json"]):
-                    latents = {each: self._latents(each) for each in sets}
-                    evaluate(latents, self.paper.heads[head].model_dump(), protocol.model_dump(), out)
+                    latents = {self.project.resolve(each): self._latents(each) for each in sets}
+                    evaluate(latents, self.paper.heads[head].model_dump(), rules, out)
 
     def _latents(self, set_name: str) -> Path:
         return self.folder / "latents" / f"{self.project.resolve(set_name).replace('/', '-')}.npz"

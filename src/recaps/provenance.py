@@ -26,11 +26,14 @@ def describe(project: Path | None) -> dict[str, Any]:
 
 
 def git(project: Path | None) -> dict[str, Any]:
-    """`commit`, and `dirty`: whether tracked files differ from it. Both None where there is no git checkout."""
+    """`commit`, and `dirty`: whether code or a tracked file differs from it. Both None outside a git checkout."""
     commit = _git(project, "rev-parse", "HEAD") if project else None
     if project is None or commit is None:
         return {"commit": None, "dirty": None}
-    return {"commit": commit, "dirty": bool(_git(project, "status", "--porcelain", "--untracked-files=no"))}
+    changed = _git(project, "status", "--porcelain", "--untracked-files=no")
+    added = _git(project, "ls-files", "--others", "--exclude-standard", "--", "src", "config", "rules", "workflow")
+    unknown = changed is None or added is None
+    return {"commit": commit, "dirty": None if unknown else bool(changed or added)}
 
 
 def now() -> str:

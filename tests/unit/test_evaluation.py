@@ -156,8 +156,28 @@ def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> N
 
 def test_a_part_beyond_the_latents_is_told_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
-    with pytest.raises(UserError, match="starts at image 60000, but there are 10"):
+    with pytest.raises(UserError, match="asks for all images from number 60000 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test", "start": 60000}}, tmp_path)
+
+
+def test_too_few_images_for_a_part_are_told_in_one_line(tmp_path: Path) -> None:
+    latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
+    protocol = {"test": {"set": "a/test", "start": 5, "count": 6}}
+    with pytest.raises(UserError, match="asks for 6 images from number 5 on, but there are 10"):
+        result(latents, {"kind": "argmax", "features": "scores"}, protocol, tmp_path)
+
+
+def test_disjoint_digits_need_known_originals(tmp_path: Path) -> None:
+    file = made_up(tmp_path / "a.npz", 20)
+    arrays = npz.read(file)
+    del arrays["original"]
+    npz.save(file, arrays)
+    protocol = {"fit": {"set": "a/test", "digits": "fit"}, "test": {"set": "a/test", "digits": "test"}}
+    with pytest.raises(UserError, match="has no 'original'"):
+        result({"a/test": file}, {"kind": "svm"}, protocol, tmp_path)
+    position = {"fit": {"set": "a/test", "count": 15}, "test": {"set": "a/test", "start": 15}}
+    values = result({"a/test": file}, {"kind": "svm"}, position, tmp_path)
+    assert values["test_images_whose_original_was_fitted"] is None
 
 
 def test_missing_and_damaged_arrays_are_told_in_one_line(tmp_path: Path) -> None:

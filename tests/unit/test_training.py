@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from safetensors.torch import load_file
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
+from recaps.models.capsnet import CapsNet
 from recaps.models.model import learning_rate
 from recaps.training import checkpoint, device
 from recaps.training.batches import Batches, shifted
@@ -130,7 +132,16 @@ def test_the_run_record_says_how_it_was_made(dataset: Path, tmp_path: Path) -> N
     model, config = load_model(folder, torch.device("cpu"))
     assert config["image_shape"] == [1, 28, 28]
     assert model.latents(torch.zeros(1, 1, 28, 28))["capsules"].shape == (1, 4, 4)
-    assert not (tmp_path / "ckpt" / checkpoint.FILE).exists()
+
+
+def test_a_finished_run_is_written_again_without_training(dataset: Path, tmp_path: Path) -> None:
+    first = run(dataset, tmp_path)
+    seconds = json.loads((first / "record.json").read_text())["wall_seconds"]
+    first.rename(tmp_path / "kept")
+    again = run(dataset, tmp_path)
+    assert same(tmp_path / "kept", again)
+    record = json.loads((again / "record.json").read_text())
+    assert (record["wall_seconds"], len(record["starts"]), record["interruptions"]) == (seconds, 2, 0)
 
 
 def test_history_has_a_row_per_interval_and_one_for_the_rest(dataset: Path, tmp_path: Path) -> None:
@@ -246,11 +257,29 @@ def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(dataset: Path,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loss_that_is_not_finite_is_never_saved(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the last good checkpoint is"):
+def test_weights_that_are_not_finite_never_replace_a_checkpoint(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(dataset, tmp_path, monkeypatch)
+    before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
+    step = CapsNet.training_step
+
+    def spoil(model: CapsNet, batch: Any, number: int) -> Any:
+        metrics = step(model, batch, number)
+        with torch.no_grad():
+            model.bias[0, 0] = float("nan")
+        return metrics
+
+    monkeypatch.setattr(CapsNet, "training_step", spoil)
+    with pytest.raises(UserError, match=r"a weight of 'bias' is not finite at step 1 \(the last good checkpoint"):
+        run(dataset, tmp_path, checkpoint_seconds=0)
+    assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
+
+
+def test_a_training_that_blows_up_at_once_saves_nothing(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not finite at step 0 \(no checkpoint yet\)"):
         run(dataset, tmp_path, with_training(learning_rate=1e38), checkpoint_seconds=0)
-    saved = torch.load(tmp_path / "ckpt" / checkpoint.FILE, weights_only=True)["state"]["progress"]
-    assert all(np.isfinite(value) for value in saved["sums"].values())
+    assert os.listdir(tmp_path / "ckpt") == []
 
 
 def test_a_full_disk_is_told_in_one_line_and_leaves_the_last_checkpoint(
@@ -291,14 +320,46 @@ def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
 
 
+def leave_lease(folder: Path, **changes: Any) -> Path:
+    lease = {"host": "elsewhere", "pid": 1, "started": 1.0, "job": None, "token": "theirs"} | changes
+    file = folder / "lease.json"
+    file.write_text(json.dumps(lease))
+    return file
+
+
 def test_the_lease_of_another_host_counts_while_it_is_touched(tmp_path: Path) -> None:
-    file = tmp_path / "lease.json"
-    file.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": 1.0, "job": "7"}))
-    with pytest.raises(UserError, match="process 1 on elsewhere"), checkpoint.Lease(tmp_path):
-        pass
-    os.utime(file, (time.time() - 700, time.time() - 700))
+    file, done = leave_lease(tmp_path), threading.Event()
+
+    def live() -> None:
+        while not done.wait(0.1):
+            file.touch()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        with pytest.raises(UserError, match="process 1 on elsewhere trains this run"), checkpoint.Lease(tmp_path, 30):
+            pass
+    finally:
+        done.set()
+        thread.join()
+    with checkpoint.Lease(tmp_path, patience=0.5):
+        assert json.loads(file.read_text())["pid"] == os.getpid()
+
+
+def test_a_requeued_job_takes_over_its_own_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    leave_lease(tmp_path, job="7")
+    started = time.monotonic()
     with checkpoint.Lease(tmp_path):
-        pass
+        assert time.monotonic() - started < 5
+
+
+def test_a_trainer_that_was_taken_for_dead_stops_and_leaves_the_other_alone(tmp_path: Path) -> None:
+    with checkpoint.Lease(tmp_path) as lease:
+        file = leave_lease(tmp_path)
+        with pytest.raises(UserError, match="another trainer has taken this run over"):
+            lease.touch()
+    assert json.loads(file.read_text())["token"] == "theirs"
 
 
 def test_no_gpu_where_one_is_asked_for_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,5 +70,5 @@ def _affnist(split: str, path: Path, n: int, versions: int, record: dict[str, An
     common = set.intersection(*(set(batch) for batch in factors))
     joined = {key: np.concatenate([batch[key] for batch in factors]) for key in sorted(common)}
     if "original" not in joined:
-        record["parameters"] = {"note": "the file names no original digits"}
+        record["parameters"] = {"note": "the file names no original digits", "originals": "unknown"}
     return Arrays(images, np.concatenate(labels), joined, record)

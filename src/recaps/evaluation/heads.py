@@ -36,15 +36,18 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
     settings, rules = Head.model_validate(head), Protocol.model_validate(protocol)
     started = time.perf_counter()
     tested, truth, original = _select(latents, rules.test, settings)
-    n_fit, shared = 0, 0
+    n_fit: int = 0
+    shared: int | None = None
     if settings.kind == "argmax":
         predicted = tested.argmax(1)
     else:
         assert rules.fit is not None
         fitted, labels, seen = _select(latents, rules.fit, settings)
         n_fit = len(labels)
-        same_set = rules.fit.set == rules.test.set
-        shared = int(np.isin(original, seen).sum()) if same_set else 0
+        if rules.fit.set != rules.test.set:
+            shared = 0
+        elif original.min() >= 0:
+            shared = int(np.isin(original, seen).sum())
         predicted = _classifier(settings).fit(fitted, labels).predict(tested)
     io.write_json(
         out,
@@ -78,7 +81,10 @@ def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Featur
     """Features, labels and originals of a part."""
     names = ["scores" if head.features == "scores" else "capsules"] + ["mask"] * (head.features == "masked")
     file = latents[part.set]
-    arrays = read(file, (*names, "labels", "original"))
+    arrays = read(file)
+    missing = {*names, *(["original"] if part.digits != "all" else [])} - set(arrays)
+    if missing:
+        raise UserError(f"{file}: has no '{missing.pop()}', which the head or its protocol asks for")
     features = arrays[names[0]]
     if head.features == "masked":
         features = features * arrays["mask"][..., None]
@@ -86,10 +92,12 @@ def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Featur
     if part.digits != "all":
         kept_for_test = arrays["original"] % 7 == TEST_DIGIT
         rows = rows[kept_for_test if part.digits == "test" else ~kept_for_test]
+    found = len(rows)
     rows = rows[part.start : None if part.count is None else part.start + part.count]
-    if not len(rows):
+    if len(rows) < (part.count or 1):
         raise UserError(
-            f"{file}: the protocol's part starts at image {part.start}, but there are {len(features)};"
-            " extract more latents or mend the protocol in config/papers"
+            f"{file}: the protocol asks for {part.count or 'all'} images from number {part.start} on, but there are"
+            f" {found}; extract more latents or mend the protocol in config/papers"
         )
-    return features[rows].reshape(len(rows), -1), arrays["labels"][rows], arrays["original"][rows]
+    original = arrays.get("original", np.full(len(features), -1))
+    return features[rows].reshape(len(rows), -1), arrays["labels"][rows], original[rows]

@@ -28,8 +28,8 @@ def extract(
 ) -> None:
     """Write the latents of the first `limit` images of a prepared split to `out` (npz).
 
-    Holds the model's own arrays (float32, or integers), `labels` [N], `original` [N] (which digit of the base set each
-    image shows) and `stand_in`.
+    Holds the model's own arrays (float32, or integers), `labels` [N], `stand_in` and, where it is known, `original`
+    [N]: which image of the base set each one shows.
 
     Raises:
         UserError: the model was trained on images of another shape.
@@ -49,12 +49,11 @@ def extract(
             images = torch.tensor(arrays.images[start : min(start + batch_size, n)])
             for name, values in model.latents(as_float(images.to(where))).items():
                 parts.setdefault(name, []).append(as_array(values))
-    original = arrays.factors.get("original", np.arange(len(arrays.labels)))
-    save(
-        out,
-        {name: np.concatenate(values) for name, values in parts.items()}
-        | {"labels": arrays.labels[:n], "original": original[:n], "stand_in": np.asarray(arrays.record["stand_in"])},
-    )
+    made = {name: np.concatenate(values) for name, values in parts.items()}
+    made |= {"labels": arrays.labels[:n], "stand_in": np.asarray(arrays.record["stand_in"])}
+    if arrays.record.get("parameters", {}).get("originals") != "unknown":
+        made["original"] = arrays.factors.get("original", np.arange(len(arrays.labels)))[:n]
+    save(out, made)
 
 
 def as_array(values: Tensor) -> Array:

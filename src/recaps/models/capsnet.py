@@ -76,6 +76,10 @@ class CapsNet(Model):
             largest = coupling.reshape(len(coupling), -1, types, coupling.shape[2]).amax(2)
         return largest.sum(1, dtype=torch.float32)
 
+    def ranks(self, support: Tensor) -> Tensor:
+        """Rank of each capsule in its image, 0 for the largest support (boosted if sparse): [B, L] to int64 [B, L]."""
+        return self.boosting.ranks(support) if self.boosting is not None else ranks(support)
+
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         images, labels = batch["images"], batch["labels"]
         routed = self(images)
@@ -101,7 +105,7 @@ class CapsNet(Model):
         latents = {
             "capsules": routed.capsules,
             "support": support,
-            "ranks": self.boosting.ranks(support) if self.boosting else ranks(support),
+            "ranks": self.ranks(support),
             "mask": mask,
             "reconstruction_error": error,
         }
@@ -139,17 +143,17 @@ class CapsNet(Model):
     def traversals(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Pictures decoded while one dimension of the most active capsule moves (figures 1 and 5).
 
-        Supervised: by -0.25 to 0.25 around its value, in steps of 0.05, as SUPCAPS did. Unsupervised: set to -1 to 1 in
-        steps of 0.2.
+        Supervised: the label's capsule, by -0.25 to 0.25 around its value, in steps of 0.05, as SUPCAPS did.
+        Unsupervised: the capsule of rank 0, set to -1 to 1 in steps of 0.2.
 
         Returns:
             `images` [B, C, H, W]; `decoded` [B, D, 11, C, H, W]; `values` [11]; `capsule` [B]: which one was moved.
         """
         routed = self(images)
-        mask = self.mask(routed)
-        active = mask.argmax(1)
-        moved = one_hot(active, mask.shape[1]).bool()
         supervised = self.options.learning == "supervised"
+        mask = self.mask(routed, labels if supervised else None)
+        active = labels if supervised else self.ranks(self.support(routed.coupling)).argmin(1)
+        moved = one_hot(active, mask.shape[1]).bool()
         values = torch.linspace(-1, 1, 11, device=images.device) * (0.25 if supervised else 1)
         rows = []
         for dimension in range(self.options.capsule_dim):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from recaps.config.models.convnet import Options
+from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 
 
@@ -23,15 +25,20 @@ class ConvNet(Model):
             layers += [nn.Conv2d(channels, wide, options.kernel), nn.ReLU(), nn.MaxPool2d(2)]
             channels = wide
             height, width = (height - options.kernel + 1) // 2, (width - options.kernel + 1) // 2
+            if min(height, width) < 1:
+                raise UserError(
+                    f"model: images of {image_shape[1]}x{image_shape[2]} are too small for its convolutions"
+                )
         layers += [nn.Flatten(), nn.Linear(channels * height * width, options.hidden), nn.ReLU()]
-        layers += [nn.Linear(options.hidden, options.classes)]
-        self.layers = nn.Sequential(*layers)
+        self.features = nn.Sequential(*layers)
+        self.scores = nn.Linear(options.hidden, options.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images)
+        with torch.autocast(images.device.type, enabled=False):  # Rounded scores would tie.
+            return self.scores(self.features(images).float())
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        scores = self(batch["images"]).float()
+        scores = self(batch["images"])
         accuracy = (scores.argmax(1) == batch["labels"]).float().mean()
         return {"loss": cross_entropy(scores, batch["labels"]), "accuracy": accuracy}
 
@@ -40,4 +47,6 @@ class ConvNet(Model):
 
 
 def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> ConvNet:
+    if options.classes != classes:
+        raise UserError(f"model.classes: {options.classes}, but the data has {classes} classes")
     return ConvNet(options, image_shape)

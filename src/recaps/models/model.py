@@ -23,7 +23,11 @@ class Model(nn.Module):
 
     def place(self, device: torch.device) -> Self:
         """Move to a device, with convolutions in the memory order that is fastest there."""
-        return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(device)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
 
     def configure(self, training: Training) -> None:
         """Make ready for training: optimisers and their schedules."""

@@ -71,9 +71,8 @@ def head_metrics(results: Results) -> pd.DataFrame:
             for protocol in protocols:
                 test = results.resolve(results.paper.protocols[protocol].test.set)
                 for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
-                    p, n = result["accuracy"], result["n"]
-                    error = 100 * math.sqrt(p * (1 - p) / n)
-                    rows.append((variant, seed, f"{head}-{protocol}", 100 * p, error, n, "percent", test))
+                    value, n = 100 * result["accuracy"], result["n"]
+                    rows.append((variant, seed, f"{head}-{protocol}", value, math.nan, n, "percent", test))
     return metric_rows(rows)
 
 
@@ -83,7 +82,8 @@ MetricRow = tuple[str, int, str, float, float, int, str, str]
 def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
     """Metrics as a table.
 
-    Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on), n, unit, and
+    Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on;
+    empty for accuracies, whose error follows from n), n, unit, and
     measured_on, their set.
     """
     return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])

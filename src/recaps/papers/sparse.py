@@ -48,7 +48,11 @@ def table_1(results: Results) -> pd.DataFrame:
             row[f"{column} ours"] = ours.mean()
             row[f"{column} sd"] = ours.std(ddof=1) if len(ours) > 1 else None
             row[f"{column} published"] = results.published.get(f"sparse/table-1/{claim}")
-        rows.append({**row, "seeds": len(results.seeds)})
+        last = results.head(variant, head, affnist)[0]
+        row |= {"affNIST set": results.resolve("affnist/test").split("/")[0], "seeds": len(results.seeds)}
+        if last["n_fit"] and (shared := last["test_images_whose_original_was_fitted"]) is not None:
+            row["same digits %"] = 100 * shared / last["n"]
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -199,8 +203,7 @@ def _traversals(results: Results, variant: str, label: str, count: int) -> tuple
     probe = results.probe(variant, "traversals")
     decoded, values = probe["decoded"][:, :, :, 0], probe["values"]
     spread = decoded.var(axis=2).sum((2, 3))  # [N, D]
-    # The dimensions that change most, but each image once.
-    images = np.argsort(-spread.max(1))[:count]
+    images = range(count)
     drawing, axes = plt.subplots(count, 1, figsize=(6.4, 0.56 * count + 0.5))
     rows = []
     for axis, image in zip(axes, images, strict=True):

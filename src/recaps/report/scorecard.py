@@ -157,7 +157,8 @@ def _trained(run: Record) -> str:
     size = batch_size(run)
     name = run.get("dataset", {}).get("name", "")
     images = f" of {size} images" if size else ""
-    return f"{run['variant']}: {int(run['steps']):,} steps{images}{f' of {name}' if name else ''}"
+    weights = f", {run['parameters'] / 1e6:.2f} M parameters" if run.get("parameters") else ""
+    return f"{run['variant']}: {int(run['steps']):,} steps{images}{f' of {name}' if name else ''}{weights}"
 
 
 def published_text(claim: Claim) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import time
+import uuid
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
@@ -47,67 +49,102 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     return state
 
 
-def discard(folder: Path) -> None:
-    """Remove the checkpoint of a run whose results are written."""
-    (folder / FILE).unlink(missing_ok=True)
-
-
 class Lease:
     """Only one trainer at a time: a file that names its holder and is touched while the holder lives.
 
-    A lease is free again when its holder's process is gone (same host), or has not touched it for `patience` seconds
-    (another host: a compute node that died, a job that was cancelled).
+    A lease is free again when its holder's process is gone (same host), when its holder was an earlier start of the
+    same cluster job, or when it is not touched for `patience` seconds (another host: a node that died), which is waited
+    for.
 
     Raises:
-        UserError: on entry, when another trainer holds it.
+        UserError: on entry, when another trainer lives; on `touch`, when this one was taken for dead and replaced.
     """
 
-    def __init__(self, folder: Path, patience: float = 600) -> None:
+    def __init__(self, folder: Path, patience: float = 120) -> None:
         self.file = folder / "lease.json"
         self.patience = patience
+        self.me = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": _started(os.getpid()),
+            "job": os.environ.get("SLURM_JOB_ID"),
+            "token": uuid.uuid4().hex,
+        }
         self._touched = 0.0
 
     def __enter__(self) -> Lease:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
-        for _ in range(2):
-            try:
-                handle = os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-            except FileExistsError:
-                self._evict()
-                continue
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(me | {"job": os.environ.get("SLURM_JOB_ID")}, file)
-            return self
-        raise UserError(f"{self.file}: another trainer took this run a moment ago; wait for it to end")
+        # Written beside and linked into place: the lease is never seen half-written, and a second link fails.
+        draft = self.file.with_name(f".lease.{self.me['token']}")
+        io.write_json(draft, self.me)
+        try:
+            while True:
+                try:
+                    os.link(draft, self.file)
+                    return self
+                except FileExistsError:
+                    self._evict()
+        finally:
+            draft.unlink(missing_ok=True)
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.file.unlink(missing_ok=True)
+        if self._holder(self.file).get("token") == self.me["token"]:
+            self.file.unlink(missing_ok=True)
 
     def touch(self) -> None:
         """Say that the holder lives; call often, it acts every 15 seconds."""
         now = time.monotonic()
-        if now - self._touched > 15:
-            self._touched = now
-            self.file.touch()
+        if now - self._touched < 15:
+            return
+        self._touched = now
+        if self._holder(self.file).get("token") != self.me["token"]:
+            raise UserError(f"{self.file}: another trainer has taken this run over; this one stops and saves nothing")
+        self.file.touch()
 
     def _evict(self) -> None:
-        """Remove the lease of a holder that is gone."""
+        """Remove the lease of a holder that is gone; wait where only time can tell."""
+        holder = self._holder(self.file)
+        while self._lives(holder):
+            age = self._age()
+            if holder.get("host") == self.me["host"] or self._holder(self.file) != holder:
+                self._refuse(holder, age)
+            time.sleep(min(1.0, self.patience / 10))
+            if self._age() < age:
+                self._refuse(holder, self._age())
+        removed = self.file.with_name(f".lease.{self.me['token']}.old")
         try:
-            age = time.time() - self.file.stat().st_mtime
-            holder = json.loads(self.file.read_text(encoding="utf-8"))
-            here = holder["host"] == socket.gethostname()
-            lives = _started(holder["pid"]) == holder["started"] if here else age < self.patience
+            os.rename(self.file, removed)
         except FileNotFoundError:
             return
-        except (ValueError, KeyError):
-            lives, holder = age < self.patience, {"host": "unknown", "pid": "unknown"}
-        if lives:
-            raise UserError(
-                f"{self.file}: process {holder['pid']} on {holder['host']} trains this run (last sign {age:.0f} s ago);"
-                " wait for it to end, or stop it and try again"
-            )
-        self.file.unlink(missing_ok=True)
+        taken = self._holder(removed)
+        if taken != holder:  # Another starter was faster: this is its lease.
+            os.link(removed, self.file)
+        removed.unlink()
+
+    def _lives(self, holder: dict[str, Any]) -> bool:
+        if holder.get("job") and holder["job"] == self.me["job"]:
+            return False
+        if holder.get("host") == self.me["host"]:
+            return bool(_started(holder["pid"]) == holder["started"])
+        return self._age() < self.patience
+
+    def _refuse(self, holder: dict[str, Any], age: float) -> None:
+        raise UserError(
+            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last sign {age:.0f} s"
+            " ago); wait for it to end, or stop it and try again"
+        )
+
+    def _age(self) -> float:
+        try:
+            return time.time() - self.file.stat().st_mtime
+        except FileNotFoundError:
+            return math.inf
+
+    @staticmethod
+    def _holder(file: Path) -> dict[str, Any]:
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return {}
 
 
 def _started(pid: int) -> float | None:

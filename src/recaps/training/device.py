@@ -21,6 +21,9 @@ def choose(name: str, threads: int | None = None) -> torch.device:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # float32 is the reference; by default a GPU would round its factors to 10 bits.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if threads:
         torch.set_num_threads(threads)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from recaps.errors import UserError
@@ -33,6 +34,8 @@ class Progress:
     """Sums of the metrics since the last row of the history."""
     history: list[dict[str, float]] = field(default_factory=list)
     """A row per logging interval: means of the metrics over its steps."""
+    starts: list[dict[str, str]] = field(default_factory=list)
+    """Device, PyTorch version and time of every start."""
 
 
 def fit(
@@ -42,6 +45,7 @@ def fit(
     fingerprint: str,
     *,
     checkpoint_seconds: float = 120,
+    start: dict[str, str],
     report: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> Progress:
     """Train `model` to the end of its steps, from the checkpoint in `folder` if there is one.
@@ -52,6 +56,7 @@ def fit(
         folder: the checkpoint's folder.
         fingerprint: of the settings; a checkpoint with another one is refused.
         checkpoint_seconds: time between two checkpoints. The result does not depend on when they are made.
+        start: what to remember of this start.
         report: called with every new row of the history.
 
     Raises:
@@ -62,6 +67,7 @@ def fit(
     model.train()
     with checkpoint.Lease(folder) as lease, StopRequests() as stop:
         progress = _resume(model, folder, fingerprint)
+        progress.starts.append(start)
         clock, saved = time.perf_counter(), time.perf_counter()
         waiting: list[dict[str, Tensor]] = []
         while progress.step < training.steps:
@@ -70,7 +76,8 @@ def fit(
             progress.step += 1
             lease.touch()
             logging = progress.step % training.log_every == 0 or progress.step == training.steps
-            saving = stop.requested or time.perf_counter() - saved > checkpoint_seconds
+            stopping = stop.requested
+            saving = stopping or time.perf_counter() - saved > checkpoint_seconds
             if logging or saving:
                 _collect(waiting, progress, folder)
                 now = time.perf_counter()
@@ -78,11 +85,14 @@ def fit(
             if logging:
                 report(_add_row(progress, training.batch_size, learning_rate(training, progress.step - 1)))
             if saving and progress.step < training.steps:
+                _check_weights(model, progress, folder)
                 checkpoint.save(folder, _state(model, progress), fingerprint)
                 saved = time.perf_counter()
-            if stop.requested and progress.step < training.steps:
+            if stopping and progress.step < training.steps:
                 raise Interrupted(f"stopped at step {progress.step} of {training.steps}; run again to go on from there")
-        checkpoint.save(folder, _state(model, progress), fingerprint)
+        _check_weights(model, progress, folder)
+        # Kept until the results are known to be safe; without the optimisers' state, which nobody needs any more.
+        checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
     return progress
 
 
@@ -93,13 +103,7 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path)
         for name, value in metrics.items():
             number = float(value)
             if not math.isfinite(number):
-                good = (
-                    f"the last good checkpoint is {folder / checkpoint.FILE}" if _has(folder) else "no checkpoint yet"
-                )
-                raise UserError(
-                    f"training stopped: '{name}' is {number} at step {first + offset} ({good}); try a smaller"
-                    " learning_rate or precision: float32"
-                )
+                raise _not_finite(f"'{name}' is {number}", first + offset, folder)
             progress.sums[name] = progress.sums.get(name, 0.0) + number
         progress.sums["_steps"] = progress.sums.get("_steps", 0) + 1
     waiting.clear()
@@ -134,12 +138,23 @@ def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
     if state is None:
         return Progress()
     model.load_state_dict(state["model"])
-    for name, optimizer in model.optimizers().items():
-        optimizer.load_state_dict(state["optimizers"][name])
+    for name, saved in state["optimizers"].items():
+        model.optimizers()[name].load_state_dict(saved)
     progress = Progress(**state["progress"])
     progress.interruptions += progress.step < model.training_options.steps
     return progress
 
 
-def _has(folder: Path) -> bool:
-    return (folder / checkpoint.FILE).exists()
+def _check_weights(model: Model, progress: Progress, folder: Path) -> None:
+    """A finite loss can still leave weights that are not; they must not replace a good checkpoint."""
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise _not_finite(f"a weight of '{name}' is not finite", progress.step - 1, folder)
+
+
+def _not_finite(what: str, step: int, folder: Path) -> UserError:
+    file = folder / checkpoint.FILE
+    good = f"the last good checkpoint is {file}" if file.exists() else "no checkpoint yet"
+    return UserError(
+        f"training stopped: {what} at step {step} ({good}); try a smaller learning_rate or precision: float32"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import torch
@@ -20,7 +21,11 @@ def batch_indices(n: int, batch_size: int, seed: int, step: int) -> Tensor:
     passes = positions // n
     indices = torch.empty(batch_size, dtype=torch.int64)
     for each in passes.unique().tolist():
-        order = torch.randperm(n, generator=generator(seed, "order", each))
         chosen = passes == each
-        indices[chosen] = order[positions[chosen] % n]
+        indices[chosen] = _order(n, seed, each)[positions[chosen] % n]
     return indices
+
+
+@functools.lru_cache(maxsize=2)
+def _order(n: int, seed: int, each: int) -> Tensor:
+    return torch.randperm(n, generator=generator(seed, "order", each))

@@ -21,7 +21,6 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
-from recaps.training import checkpoint
 from recaps.training import device as devices
 from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted
@@ -77,8 +76,9 @@ def train(
         model,
         batches,
         checkpoints,
-        _fingerprint(settings, seed, arrays.record, code),
+        _fingerprint(settings, seed, arrays.record, where, code),
         checkpoint_seconds=checkpoint_seconds,
+        start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started},
         report=lambda row: _report(row, training.steps),
     )
     _save(model, out / "model.safetensors")
@@ -92,13 +92,12 @@ def train(
         "dataset": arrays.record,
         **provenance.describe(project),
         "device": devices.describe(where),
-        "started": started,
+        "started": progress.starts[0]["started"],
+        "starts": progress.starts,
         "finished": provenance.now(),
         **_cost(model, progress, training, where),
     }
     io.write_json(out / "record.json", record)
-    # The results are safe; a finished checkpoint would only stand in for a training that changed code asks for.
-    checkpoint.discard(checkpoints)
 
 
 def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
@@ -126,10 +125,12 @@ def _classes(arrays: Arrays) -> int:
     return int(arrays.record["classes"])
 
 
-def _fingerprint(settings: Mapping[str, Any], seed: int, record: Mapping[str, Any], code: str) -> str:
+def _fingerprint(
+    settings: Mapping[str, Any], seed: int, record: Mapping[str, Any], device: torch.device, code: str
+) -> str:
     """Of all that the run's result depends on."""
     parts = {"model": settings["model"], "training": settings["training"]}
-    values = {**parts, "seed": seed, "data": record["digest"], "code": code}
+    values = {**parts, "seed": seed, "data": record["digest"], "device": device.type, "code": code}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

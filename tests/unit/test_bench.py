@@ -1,0 +1,56 @@
+"""What `make bench` prints: the arithmetic behind it, and that it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from recaps import bench
+from recaps.config.models.capsnet import Options
+from recaps.config.training import Training
+from recaps.models import build
+
+pytestmark = pytest.mark.unit
+
+CONFIG = str(Path(__file__).parents[2] / "config")
+
+
+def test_operations_are_those_of_the_equations() -> None:
+    options = Options(learning="dense", capsules=4, conv_channels=8, primary_types=2, decoder=(16,))
+    model = build(options, (1, 28, 28), 10)
+    model.configure(Training())
+    images = 3
+    batch = {"images": torch.rand(images, 1, 28, 28), "labels": torch.zeros(images, dtype=torch.int64)}
+    first = 2 * 20 * 20 * 81 * 8  # its input needs no gradient
+    second = 2 * 6 * 6 * 81 * 8 * 16
+    votes = 2 * 72 * 8 * 4 * 16
+    routing = (3 + 2) * 2 * 72 * 4 * 16
+    decoder = 2 * (64 * 16 + 16 * 784)
+    expected = images * (2 * first + 3 * (second + votes + routing + decoder))
+    assert bench.count_flop(model, batch, torch.device("cpu"), "float32") == expected
+
+
+def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "--config",
+        CONFIG,
+        "--scale",
+        "smoke",
+        "--only",
+        "convnet-28",
+        "--steps",
+        "1",
+        "--precisions",
+        "float32",
+    ]
+    assert bench.main(command) == 0
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row[:2] == ["sparse/convnet-28", "float32"]
+    assert float(row[4]) > 0
+
+
+def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--config", CONFIG, "--only", "supcap"]) == 1
+    assert capsys.readouterr().err == "recaps: --only: no variant 'supcap' (did you mean 'supcaps'?)\n"
