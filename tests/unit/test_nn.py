@@ -7,6 +7,7 @@ import reference
 import torch
 from torch import Tensor
 
+from recaps.nn import convolution
 from recaps.nn.losses import margin_loss
 from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.squash import squash
@@ -68,6 +69,24 @@ def test_votes_match_the_loops() -> None:
     for ours, theirs in zip(
         torch.autograd.grad(fast, (capsules, layer.weight), direction),
         torch.autograd.grad(slow, (capsules, layer.weight), direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("chunk", [1, 10**9])
+@pytest.mark.parametrize("side", [11, 14])
+def test_convolution_matches_pytorchs_in_value_and_gradient(
+    chunk: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "CHUNK", chunk)
+    images, weight = random(3, 2, side, side), random(4, 2, 5, 5, seed=1)
+    fast, slow = convolution.convolve(images, weight, 2), torch.nn.functional.conv2d(images, weight, stride=2)
+    torch.testing.assert_close(fast, slow)
+    direction = random(*slow.shape, seed=2).detach()
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, (images, weight), direction),
+        torch.autograd.grad(slow, (images, weight), direction),
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)

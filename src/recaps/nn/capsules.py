@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from recaps.nn.convolution import convolve
 from recaps.nn.initial import initialise
 from recaps.nn.squash import squash
 
@@ -25,7 +26,9 @@ class PrimaryCapsules(nn.Module):
         self.bias = nn.Parameter(torch.full((types, dim), 0.1))
 
     def forward(self, features: Tensor) -> Tensor:
-        by_type = self.conv(features).unflatten(1, (self.types, self.dim))  # [B, types, dim, h, w]
+        by_type = convolve(features, self.conv.weight, stride=2).unflatten(
+            1, (self.types, self.dim)
+        )  # [B, types, dim, h, w]
         poses = by_type.permute(0, 1, 3, 4, 2).float() / self.types + self.bias[:, None, None]
         return squash(poses.flatten(1, 3))
 

@@ -1,0 +1,69 @@
+"""Convolution with a faster weight gradient on CPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import conv2d
+from torch.nn.grad import conv2d_input
+
+#: Numbers of unfolded input that are held at a time: 100 MB in bfloat16.
+CHUNK = 50_000_000
+
+
+def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """`conv2d` without padding and bias.
+
+    Args:
+        images: [B, C, H, W].
+        weight: [O, C, k, k].
+        stride: along both axes.
+
+    Returns:
+        [B, O, h, w], h = (H - k) // stride + 1. On a CPU under autocast in its precision; elsewhere plain `conv2d`.
+    """
+    kind = images.device.type
+    if kind != "cpu":
+        return conv2d(images, weight, stride=stride)
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        images, weight = images.to(dtype), weight.to(dtype)
+    result: Tensor = _Convolution.apply(images, weight, stride)
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    """The weight's gradient as one matrix product of output gradient and unfolded input.
+
+    The library's own takes twice as long for maps as small as 6x6 (oneDNN, bfloat16), and no less for 12x12.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, stride: int) -> Tensor:
+        ctx.save_for_backward(images, weight)
+        ctx.stride = stride
+        return conv2d(images, weight, stride=stride)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        images, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        at_images = conv2d_input(images.shape, weight, gradient, stride=ctx.stride)
+        return at_images, _weight_gradient(images, gradient, weight, ctx.stride), None
+
+
+def _weight_gradient(images: Tensor, gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
+    channels, kernel = weight.shape[1], weight.shape[2]
+    patch = kernel * kernel * channels
+    images, gradient = images.permute(0, 2, 3, 1), gradient.permute(0, 2, 3, 1)
+    total = torch.zeros(len(weight), patch, dtype=torch.promote_types(weight.dtype, torch.float32))
+    at_a_time = max(1, CHUNK // (gradient.shape[1] * gradient.shape[2] * patch))
+    for some, at_some in zip(images.split(at_a_time), gradient.split(at_a_time), strict=True):
+        patches = some.unfold(1, kernel, stride).unfold(2, kernel, stride)  # [b, h, w, C, k, k]
+        unfolded = patches.permute(0, 1, 2, 4, 5, 3).reshape(-1, patch)
+        total += at_some.flatten(0, 2).t() @ unfolded
+    return total.to(weight.dtype).unflatten(1, (kernel, kernel, channels)).permute(0, 3, 1, 2)
