@@ -26,9 +26,8 @@ class PrimaryCapsules(nn.Module):
         self.bias = nn.Parameter(torch.full((types, dim), 0.1))
 
     def forward(self, features: Tensor) -> Tensor:
-        by_type = convolve(features, self.conv.weight, stride=2).unflatten(
-            1, (self.types, self.dim)
-        )  # [B, types, dim, h, w]
+        summed = convolve(features, self.conv.weight, stride=2)
+        by_type = summed.unflatten(1, (self.types, self.dim))  # [B, types, dim, h, w]
         poses = by_type.permute(0, 1, 3, 4, 2).float() / self.types + self.bias[:, None, None]
         return squash(poses.flatten(1, 3))
 
