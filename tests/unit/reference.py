@@ -13,14 +13,17 @@ def squash(vector: Tensor) -> Tensor:
     return vector / length * length**2 / (1 + length**2)
 
 
-def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, gradient: str = "all") -> tuple[Tensor, Tensor]:
+def dynamic_routing(
+    votes: Tensor, bias: Tensor, iterations: int, gradient: str = "all", leaky: bool = False
+) -> tuple[Tensor, Tensor]:
     """*Dynamic Routing Between Capsules*, procedure 1, one image and one capsule at a time."""
     images, inputs, outputs, _ = votes.shape
     all_capsules, all_couplings = [], []
     for k in range(images):
         logits = [[votes.new_zeros(()) for _ in range(outputs)] for _ in range(inputs)]
         for iteration in range(iterations):
-            coupling = [torch.stack(logits[i]).softmax(0) for i in range(inputs)]
+            leak = [votes.new_zeros(())] if leaky else []
+            coupling = [torch.stack(logits[i] + leak).softmax(0)[:outputs] for i in range(inputs)]
             if gradient == "last":
                 coupling = [c.detach() for c in coupling]
             capsules = []
@@ -48,6 +51,48 @@ def votes(capsules: Tensor, weight: Tensor) -> Tensor:
                 sum(capsules[k, i, d] * weight[i, d, j] for d in range(weight.shape[1])) for j in range(weight.shape[2])
             ]
     return torch.stack(result).reshape(images, inputs, weight.shape[2], weight.shape[3])  # type: ignore[arg-type]
+
+
+def discriminative_capsules(
+    votes: Tensor, b: Tensor, bias: Tensor, squash_votes: bool = True, squash_capsules: bool = False
+) -> Tensor:
+    """*Routing Towards Discriminative Power*, equation 6, one image and one class at a time."""
+    images, inputs, outputs, _ = votes.shape
+    result = []
+    for k in range(images):
+        for j in range(outputs):
+            total = bias[j]
+            for i in range(inputs):
+                total = total + b[i, j] * (squash(votes[k, i, j]) if squash_votes else votes[k, i, j])
+            result.append(squash(total) if squash_capsules else total)
+    return torch.stack(result).reshape(images, outputs, -1)
+
+
+def ascend(
+    votes: Tensor,
+    b: Tensor,
+    labels: list[list[int]],
+    gamma: float,
+    weight: float,
+    penalty: str,
+    l1_inside: bool = False,
+) -> Tensor:
+    """Lines 7 to 9 of algorithm 1: equations 13 and 15 for every b_j, with U_kj the rows of (squashed) votes."""
+    images, inputs, outputs, _ = votes.shape
+    updated = b.clone()
+    for j in range(outputs):
+        total = torch.zeros(inputs, dtype=b.dtype)
+        for k in range(images):
+            delta = 1 if j in labels[k] else -1
+            u = votes[k, :, j]  # U_kj, [inputs, D]
+            total += delta * (u @ (u.T @ b[:, j]))
+        if penalty == "l2":
+            updated[:, j] = b[:, j] + 2 * gamma * (total - weight * b[:, j])
+        elif l1_inside:
+            updated[:, j] = b[:, j] + 2 * gamma * (total - weight * b[:, j].sign())
+        else:
+            updated[:, j] = b[:, j] + 2 * gamma * total - gamma * weight * b[:, j].sign()
+    return updated
 
 
 def margin_loss(lengths: Tensor, labels: Tensor) -> Tensor:

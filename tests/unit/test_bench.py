@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recaps import bench
-from recaps.config.models.capsnet import Options
+from recaps.config.models.sparsecaps import Options
 from recaps.config.training import Training
 from recaps.models import build
 

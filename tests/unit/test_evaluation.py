@@ -21,7 +21,7 @@ from recaps.training.run import load_model, train
 pytestmark = pytest.mark.unit
 
 SETTINGS: dict[str, Any] = {
-    "model": {"family": "capsnet", "learning": "sparse", "conv_channels": 4, "primary_types": 2, "capsules": 4},
+    "model": {"family": "sparsecaps", "learning": "sparse", "conv_channels": 4, "primary_types": 2, "capsules": 4},
     "training": {"steps": 3, "batch_size": 4, "precision": "float32"},
 }
 

@@ -145,10 +145,10 @@ def test_this_package(root: Path) -> None:
     def starts(names: set[str], *prefixes: str) -> bool:
         return any(name.startswith(tuple(f"recaps.{prefix}" for prefix in prefixes)) for name in names)
 
-    train = of("train_variant", "recaps.models.capsnet")
+    train = of("train_variant", "recaps.models.sparsecaps")
     assert {"recaps.training.loop", "recaps.nn.routing.dynamic", "recaps.arrays"} <= train
     assert not starts(train, "evaluation", "papers", "report", "workflow", "datasets", "models.convnet")
-    assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing", "models.capsnet")
+    assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing", "models.sparsecaps")
     assert not starts(of("prepare_dataset"), "training", "models", "nn", "papers", "report", "datasets.download")
     assert not starts(of("evaluate_head"), "papers", "report", "nn")
     figure = of("draw_figure", "recaps.papers.sparse")
@@ -159,7 +159,7 @@ def test_this_package(root: Path) -> None:
 def test_figure_code_leaves_training_alone(tmp_path: Path) -> None:
     package = tmp_path / "recaps"
     shutil.copytree(Path(recaps.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    train, figure = ("recaps.training.run", "recaps.models.capsnet"), ("recaps.papers.sparse",)
+    train, figure = ("recaps.training.run", "recaps.models.sparsecaps"), ("recaps.papers.sparse",)
     before = fingerprint(package, *train), fingerprint(package, *figure)
     with open(package / "papers" / "sparse.py", "a") as file:
         file.write("\nCOLOUR = 'blue'\n")

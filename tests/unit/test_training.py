@@ -21,22 +21,24 @@ import reference
 import torch
 from safetensors.torch import load_file
 
+from recaps.arrays import Arrays
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
-from recaps.models.capsnet import CapsNet
 from recaps.models.model import learning_rate
+from recaps.models.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device
-from recaps.training.batches import Batches, shifted
+from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
+from recaps.training.samples import Samples, shifted
 
 pytestmark = pytest.mark.unit
 
 SETTINGS: dict[str, Any] = {
     "model": {
-        "family": "capsnet",
+        "family": "sparsecaps",
         "learning": "sparse",
         "conv_channels": 4,
         "primary_types": 2,
@@ -98,8 +100,9 @@ def test_shifts_match_the_loops() -> None:
 
 
 def test_a_batch_is_a_function_of_the_step() -> None:
-    images = torch.randint(0, 256, (50, 1, 8, 8), dtype=torch.uint8)
-    make = lambda seed: Batches(images, torch.arange(50), Training(batch_size=8, shift=2), seed, torch.device("cpu"))  # noqa: E731
+    images = np.random.default_rng(0).integers(0, 256, (50, 1, 8, 8), dtype=np.uint8)
+    samples = Samples(Arrays(images, np.arange(50)), torch.device("cpu"))
+    make = lambda seed: Batches(samples, Training(batch_size=8, shift=2), seed, torch.device("cpu"))  # noqa: E731
     assert torch.equal(make(0)(3)["images"], make(0)(3)["images"])
     assert not torch.equal(make(0)(3)["labels"], make(1)(3)["labels"])
     assert not torch.equal(make(0)(3)["labels"], make(0)(4)["labels"])
@@ -262,15 +265,15 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
     before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
-    step = CapsNet.training_step
+    step = SparseCaps.training_step
 
-    def spoil(model: CapsNet, batch: Any, number: int) -> Any:
+    def spoil(model: SparseCaps, batch: Any, number: int) -> Any:
         metrics = step(model, batch, number)
         with torch.no_grad():
             model.bias[0, 0] = float("nan")
         return metrics
 
-    monkeypatch.setattr(CapsNet, "training_step", spoil)
+    monkeypatch.setattr(SparseCaps, "training_step", spoil)
     with pytest.raises(UserError, match=r"a weight of 'bias' is not finite at step 1 \(the last good checkpoint"):
         run(dataset, tmp_path, checkpoint_seconds=0)
     assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before

@@ -18,6 +18,16 @@ class Training(Section):
     """Images per mini-batch."""
     shift: int = Field(0, ge=0)
     """Largest random shift of a training image, in pixels along each axis, zero filled. 0: none."""
+    crop: int | None = Field(None, ge=1)
+    """Side of the square that is cut from each image: at random in training, from the centre otherwise. null: none."""
+    flip: bool = False
+    """Mirror training images left to right, each with probability 1/2."""
+    brightness: float = Field(0, ge=0)
+    """Largest random change of a training image's brightness, on the scale 0 to 255. 0: none."""
+    contrast: tuple[float, float] | None = None
+    """Range of the random factor of a training image's contrast, about each channel's mean. null: none."""
+    standardise: bool = False
+    """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`."""
     learning_rate: float = Field(1e-3, gt=0)
     """Adam's learning rate at step 0."""
     lr_decay: float = Field(0.96, gt=0, le=1)
@@ -30,3 +40,7 @@ class Training(Section):
     """Arithmetic of convolutions and matrix products: bfloat16 autocast, or float32 as the reference."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
+    evaluate_every: int = Field(0, ge=0)
+    """Steps between two tests on the test split. Its error goes into the history; nothing is chosen by it. 0: none."""
+    evaluate_images: int | None = Field(None, ge=1)
+    """Test only on the first so many images. null: all."""

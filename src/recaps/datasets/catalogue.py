@@ -86,6 +86,12 @@ _BATCHED = {
     "versions": Option(32, 1, 32, "versions: how many of affNIST's 32 versions of each digit to read"),
 }
 
+_PAIRED = {
+    "limit": _LIMIT,
+    "shift": Option(4, 0, 8, _SHIFT),
+    "pairs": Option(1000, 1, 10**6, "pairs: in how many pairs each digit comes first; made when they are used"),
+}
+
 CATALOGUE: dict[str, Entry] = {
     "mnist": Entry("MNIST", 1, 28, 10, TRAIN_TEST, True, None, _SIXTY, _LIMITED),
     "fashion-mnist": Entry("Fashion-MNIST", 1, 28, 10, TRAIN_TEST, True, None, _SIXTY, _LIMITED),
@@ -99,6 +105,7 @@ CATALOGUE: dict[str, Entry] = {
     "affnist-generated": Entry(
         "affNIST as documented, generated from MNIST", 1, 40, 10, AFFNIST_SPLITS, base="mnist", options=_VERSIONED
     ),
+    "multimnist": Entry("MultiMNIST: MNIST in overlapping pairs", 1, 36, 10, TRAIN_TEST, base="mnist", options=_PAIRED),
     "mnist-rotated": _rotated(180.0, "MNIST rotated by up to 180 degrees"),
     "mnist-rotated-45": _rotated(45.0, "MNIST rotated by up to 45 degrees"),
     "mnist-rotated-90": _rotated(90.0, "MNIST rotated by up to 90 degrees"),

@@ -20,6 +20,7 @@ from recaps.datasets import warp
 AFFINE_RANGES = {"rotation": (-20.0, 20.0), "shear": (-0.2, 0.2), "scale_x": (0.8, 1.2), "scale_y": (0.8, 1.2)}
 _CANVAS = 40
 _BORDER = 6
+_PAIR_BORDER = 4
 #: affNIST's validation digits are the last 10,000 of MNIST's 60,000 training digits; of a stand-in, the same share.
 _VALIDATION_SHARE = 6
 
@@ -41,6 +42,11 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
     original = np.arange(first, first + len(base), dtype=np.int64)
     if name == "mnist-40":
         return _finish(base, original, warp.pad(base.images[:, 0], _BORDER), {}, None, {"border": _BORDER})
+    if name == "multimnist":
+        # The digits alone: `recaps.training.samples.Pairs` lays them over each other when they are asked for.
+        parameters = {"border": _PAIR_BORDER, "shift": options["shift"], "pairs": options["pairs"]}
+        images = warp.pad(base.images[:, 0], _PAIR_BORDER)
+        return _finish(base, original, images, {}, f"multimnist/{split}", parameters)
     if name in ("mnist-shifted", "mnist-40-shifted"):
         return _shifted(name, split, base, original, options["shift"])
     if name == "affnist-generated":

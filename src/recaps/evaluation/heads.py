@@ -39,7 +39,7 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
     n_fit: int = 0
     shared: int | None = None
     if settings.kind == "argmax":
-        predicted = tested.argmax(1)
+        right = highest_are_labels(tested, truth)
     else:
         assert rules.fit is not None
         fitted, labels, seen = _select(latents, rules.fit, settings)
@@ -48,13 +48,15 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
             shared = 0
         elif original.min() >= 0:
             shared = int(np.isin(original, seen).sum())
-        predicted = _classifier(settings).fit(fitted, labels).predict(tested)
+        if labels.ndim > 1:
+            raise UserError(f"{latents[rules.fit.set]}: several labels per image; only the head 'argmax' knows them")
+        right = _classifier(settings).fit(fitted, labels).predict(tested) == truth
     io.write_json(
         out,
         {
             "kind": "head",
             "title": rules.title,
-            "accuracy": float((predicted == truth).mean()),
+            "accuracy": float(right.mean()),
             "n": len(truth),
             "n_fit": n_fit,
             "test_images_whose_original_was_fitted": shared,
@@ -65,6 +67,13 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
             "stand_in": bool(read(next(iter(latents.values())), ("stand_in",))["stand_in"]),
         },
     )
+
+
+def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:
+    """Whether the highest scores [N, classes] are those of the labels, [N] or, in any order, [N, n]: bool [N]."""
+    wanted = labels.reshape(len(labels), -1)
+    highest = np.argsort(-scores, axis=1, kind="stable")[:, : wanted.shape[1]]
+    return np.asarray((np.sort(highest, 1) == np.sort(wanted, 1)).all(1))
 
 
 def _classifier(head: Head) -> Any:

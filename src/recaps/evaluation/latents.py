@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from recaps.arrays import read
+from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.npz import Array, save
 from recaps.training import device as devices
-from recaps.training.batches import as_float
+from recaps.training.batches import view, view_shape
 from recaps.training.run import load_model
+from recaps.training.samples import samples
 
 
 def extract(
@@ -28,8 +30,8 @@ def extract(
 ) -> None:
     """Write the latents of the first `limit` images of a prepared split to `out` (npz).
 
-    Holds the model's own arrays (float32, or integers), `labels` [N], `stand_in` and, where it is known, `original`
-    [N]: which image of the base set each one shows.
+    Holds the model's own arrays (float32, or integers), `labels` [N] (of pairs [N, 2]), `stand_in` and, where it is
+    known, `original` [N]: which image of the base set each one shows.
 
     Raises:
         UserError: the model was trained on images of another shape.
@@ -37,21 +39,24 @@ def extract(
     where = devices.choose(device, threads)
     model, config = load_model(run, where)
     arrays = read(dataset)
-    if list(arrays.images.shape[1:]) != config["image_shape"]:
+    training = Training.model_validate(config["training"])
+    if list(view_shape(arrays.images.shape[1:], training)) != config["image_shape"]:
         raise UserError(
             f"{dataset}: images of shape {list(arrays.images.shape[1:])}, but {run} was trained on"
             f" {config['image_shape']}; mend the variant's latents in config/papers"
         )
-    n = min(limit or len(arrays.labels), len(arrays.labels))
+    every = samples(arrays, where)
+    n = min(limit or len(every), len(every))
     parts: dict[str, list[Array]] = {}
-    with torch.inference_mode(), devices.arithmetic(where, config["training"]["precision"]):
+    with torch.inference_mode(), devices.arithmetic(where, training.precision):
         for start in range(0, n, batch_size):
-            images = torch.tensor(arrays.images[start : min(start + batch_size, n)])
-            for name, values in model.latents(as_float(images.to(where))).items():
-                parts.setdefault(name, []).append(as_array(values))
+            batch = every(torch.arange(start, min(start + batch_size, n), device=where))
+            values = model.latents(view(batch["images"], training)) | {"labels": batch["labels"]}
+            for name, value in values.items():
+                parts.setdefault(name, []).append(as_array(value))
     made = {name: np.concatenate(values) for name, values in parts.items()}
-    made |= {"labels": arrays.labels[:n], "stand_in": np.asarray(arrays.record["stand_in"])}
-    if arrays.record.get("parameters", {}).get("originals") != "unknown":
+    made["stand_in"] = np.asarray(arrays.record["stand_in"])
+    if every.versions == 1 and arrays.record.get("parameters", {}).get("originals") != "unknown":
         made["original"] = arrays.factors.get("original", np.arange(len(arrays.labels)))[:n]
     save(out, made)
 

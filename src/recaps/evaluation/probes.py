@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 from recaps.arrays import read
+from recaps.config.training import Training
 from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import as_array
 from recaps.npz import save
 from recaps.training import device as devices
-from recaps.training.batches import as_float
+from recaps.training.batches import view
 from recaps.training.run import load_model
+from recaps.training.samples import samples
 
 
 def probe(
@@ -37,8 +39,10 @@ def probe(
     if name not in probes:
         raise UserError(f"{run}: its model has no probe '{name}'{nearest(name, probes)}")
     arrays = read(dataset)
-    batch = as_float(torch.tensor(arrays.images[:images]).to(where))
-    labels = torch.tensor(arrays.labels[:images]).to(where)
-    with torch.inference_mode(), devices.arithmetic(where, config["training"]["precision"]):
-        values = {key: as_array(value) for key, value in probes[name](batch, labels).items()}
-    save(out, values | {"labels": arrays.labels[:images], "stand_in": np.asarray(arrays.record["stand_in"])})
+    training = Training.model_validate(config["training"])
+    every = samples(arrays, where)
+    batch = every(torch.arange(min(images, len(every)), device=where))
+    with torch.inference_mode(), devices.arithmetic(where, training.precision):
+        values = probes[name](view(batch["images"], training), batch["labels"])
+    made = {key: as_array(value) for key, value in {**values, "labels": batch["labels"]}.items()}
+    save(out, made | {"stand_in": np.asarray(arrays.record["stand_in"])})

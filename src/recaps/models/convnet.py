@@ -42,6 +42,10 @@ class ConvNet(Model):
         accuracy = (scores.argmax(1) == batch["labels"]).float().mean()
         return {"loss": cross_entropy(scores, batch["labels"]), "accuracy": accuracy}
 
+    def class_scores(self, images: Tensor) -> Tensor:
+        scores: Tensor = self(images)
+        return scores
+
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         return {"scores": self(images)}
 

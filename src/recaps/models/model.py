@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from recaps.config.training import Training
 
 Batch = dict[str, Tensor]
-"""`images`: float32 in 0..1, [B, C, H, W]; `labels`: int64, [B]."""
+"""`images`: float32, [B, C, H, W], in 0..1 unless standardised; `labels`: int64, [B], or [B, n] where an image shows n
+classes at once, which then are also there one by one: `parts`, [B, n, C, H, W]."""
 
 
 class Model(nn.Module):
@@ -55,6 +56,10 @@ class Model(nn.Module):
     def routing_operations(self, images: int) -> int:
         """Floating-point operations that votes and routing need in a training step, by their equations (0: none)."""
         return 0
+
+    def class_scores(self, images: Tensor) -> Tensor:
+        """Class scores [B, classes] of images [B, C, H, W]; models that are trained without labels have none."""
+        raise NotImplementedError
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Arrays of interest for each image, the first axis being the image's."""

@@ -1,4 +1,4 @@
-"""Convolution with a faster weight gradient on CPUs."""
+"""Convolution with a faster weight gradient on CPUs, and padding as TensorFlow does it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_input
 
 #: Numbers of unfolded input that are held at a time: 100 MB in bfloat16.
@@ -33,6 +33,21 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
         images, weight = images.to(dtype), weight.to(dtype)
     result: Tensor = _Convolution.apply(images, weight, stride)
     return result
+
+
+def padded(images: Tensor, kernel: int, stride: int) -> Tensor:
+    """Images [B, C, H, W] with zeros around them so that a convolution gives ceil(H / stride) x ceil(W / stride).
+
+    Where the number of rows or columns to be added is odd, the last side gets one more (TensorFlow's `SAME`).
+    """
+    height, width = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in images.shape[2:])
+    around = (width // 2, width - width // 2, height // 2, height - height // 2)
+    return pad(images, around).contiguous(memory_format=torch.channels_last)
+
+
+def size_after(pixels: int, kernel: int, stride: int, same: bool) -> int:
+    """Locations along an axis after a convolution, with `padded` images or as they are."""
+    return -(-pixels // stride) if same else (pixels - kernel) // stride + 1
 
 
 class _Convolution(torch.autograd.Function):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.config.variant import Variant
 from recaps.npz import Array
-from recaps.papers.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+from recaps.papers.pictures import mosaic
+from recaps.papers.results import MetricRow, Results, deviation, head_metrics, mean_row, metric_rows
 
 #: Rows of table 1: label, variant, head; protocol and claim of the MNIST column; the same of the affNIST column.
 TABLE_1 = (
@@ -46,7 +46,7 @@ def table_1(results: Results) -> pd.DataFrame:
         for column, protocol, claim in (("MNIST", mnist, mnist_claim), ("affNIST", affnist, affnist_claim)):
             ours = results.accuracy(variant, head, protocol)
             row[f"{column} ours"] = ours.mean()
-            row[f"{column} sd"] = ours.std(ddof=1) if len(ours) > 1 else None
+            row[f"{column} sd"] = deviation(ours)
             row[f"{column} published"] = results.published.get(f"sparse/table-1/{claim}")
         last = results.head(variant, head, affnist)[0]
         row |= {"affNIST set": results.resolve("affnist/test").split("/")[0], "seeds": len(results.seeds)}
@@ -102,7 +102,7 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
             ("change that makes", [*change], "RdBu_r", -1, 1),
         )
         for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
-            _mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
+            mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
             axis.set_title(title)
         total = np.square(full).sum()
         for capsule, changed in enumerate(np.square(change).sum((1, 2))):
@@ -148,7 +148,7 @@ def metrics(results: Results) -> pd.DataFrame:
     rows: list[MetricRow] = []
     for seed in results.seeds:
         for variant, settings in results.paper.variants.items():
-            if settings.model.family == "capsnet":
+            if settings.model.family != "convnet":
                 rows += _capsule_metrics(results, variant, settings, seed)
     return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)
 
@@ -158,7 +158,7 @@ def _capsule_metrics(results: Results, variant: str, settings: Variant, seed: in
         return mean_row(variant, seed, metric, values, unit, results.resolve(measured_on))
 
     rows = []
-    sparse = settings.model.learning == "sparse"
+    sparse = settings.model.family == "sparsecaps" and settings.model.learning == "sparse"
     test = "mnist-40/test" if "mnist-40/test" in settings.latents else "mnist/test"
     for name in (test, "affnist/test"):
         if name not in settings.latents:
@@ -209,29 +209,12 @@ def _traversals(results: Results, variant: str, label: str, count: int) -> tuple
     for axis, image in zip(axes, images, strict=True):
         dimension = int(spread[image].argmax())
         strip = [probe["images"][image, 0], *decoded[image, dimension]]
-        _mosaic(axis, strip, len(strip), "gray", 0, 1)
+        mosaic(axis, strip, len(strip), "gray", 0, 1)
         axis.set_ylabel(f"{int(probe['labels'][image])}", rotation=0, ha="right", va="center")
         for value, picture in zip(values, decoded[image, dimension], strict=True):
             rows.append((int(image), int(probe["capsule"][image]), dimension, float(value), float(picture.sum())))
     axes[0].set_title(f"input, then {label}: {values[0]:g} to {values[-1]:g}", fontsize=8)
     return drawing, pd.DataFrame(rows, columns=["image", "capsule", "dimension", "value", "ink"])
-
-
-def _mosaic(axis: Axes, pictures: list[Array], columns: int, colours: str, low: float, high: float) -> None:
-    """Draw pictures [H, W] row by row, with a thin gap between them."""
-    height, width = pictures[0].shape
-    rows = -(-len(pictures) // columns)
-    gap = 2
-    canvas = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
-    for i, picture in enumerate(pictures):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
-        canvas[top : top + height, left : left + width] = picture
-    palette = plt.get_cmap(colours).with_extremes(bad="white")
-    axis.imshow(canvas, cmap=palette, vmin=low, vmax=high)
-    axis.set(xticks=[], yticks=[])
-    axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
 
 
 TABLES = {"table-1": table_1, "table-2": table_2}

@@ -1,4 +1,4 @@
-"""Batches made on the device: the whole set lies there as bytes, and augmentation is one operation per batch."""
+"""Batches made on the device, and how a model sees an image: in training under random changes, otherwise as it is."""
 
 from __future__ import annotations
 
@@ -8,28 +8,64 @@ from torch import Tensor
 from recaps.config.training import Training
 from recaps.models.model import Batch
 from recaps.training.randomness import batch_indices, generator
+from recaps.training.samples import Samples, shifted
 
 
 class Batches:
-    """The training batches of a run, as a function of the step.
+    """The training batches of a run, as a function of the step."""
 
-    Args:
-        images: uint8 [N, C, H, W].
-        labels: int64 [N].
-    """
-
-    def __init__(self, images: Tensor, labels: Tensor, training: Training, seed: int, device: torch.device) -> None:
-        self.images, self.labels = images.to(device), labels.to(device)
-        self.training, self.seed, self.device = training, seed, device
+    def __init__(self, samples: Samples, training: Training, seed: int, device: torch.device) -> None:
+        self.samples, self.training, self.seed, self.device = samples, training, seed, device
 
     def __call__(self, step: int) -> Batch:
-        size, shift = self.training.batch_size, self.training.shift
-        indices = batch_indices(len(self.labels), size, self.seed, step).to(self.device)
-        images = self.images[indices]
-        if shift:
+        size, samples = self.training.batch_size, self.samples
+        indices = batch_indices(len(samples.labels), size, self.seed, step, samples.versions)
+        batch = samples(indices.to(self.device))
+        changed = {"images": self._changed(batch["images"], step)}
+        if "parts" in batch:
+            changed["parts"] = as_float(batch["parts"].flatten(0, 1)).unflatten(0, batch["parts"].shape[:2])
+        return batch | changed
+
+    def _changed(self, images: Tensor, step: int) -> Tensor:
+        """Images in the random view of a step: shifted, cropped, mirrored, changed in brightness, then in contrast."""
+        training, size = self.training, len(images)
+        if shift := training.shift:
             offsets = torch.randint(-shift, shift + 1, (size, 2), generator=generator(self.seed, "shift", step))
             images = shifted(images, offsets.to(self.device))
-        return {"images": as_float(images), "labels": self.labels[indices]}
+        if crop := training.crop:
+            spare = torch.tensor(images.shape[2:]) - crop + 1
+            corners = torch.rand(size, 2, generator=generator(self.seed, "crop", step)) * spare
+            images = cropped(images, corners.long().to(self.device), crop)
+        if training.flip:
+            mirror = torch.rand(size, generator=generator(self.seed, "flip", step)) < 0.5
+            images = torch.where(mirror.to(self.device)[:, None, None, None], images.flip(3), images)
+        images = as_float(images)
+        if training.brightness:
+            images = images + self._uniform("brightness", step, -1, 1) * training.brightness / 255
+        if training.contrast:
+            mean = images.mean((2, 3), keepdim=True)
+            images = mean + (images - mean) * self._uniform("contrast", step, *training.contrast)
+        return standardised(images) if training.standardise else images
+
+    def _uniform(self, purpose: str, step: int, low: float, high: float) -> Tensor:
+        """A number for every image, [B, 1, 1, 1]."""
+        values = torch.rand(self.training.batch_size, generator=generator(self.seed, purpose, step))
+        return (low + (high - low) * values).to(self.device)[:, None, None, None]
+
+
+def view(images: Tensor, training: Training) -> Tensor:
+    """Images as the trained model is shown them: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
+    if crop := training.crop:
+        corner = [(side - crop) // 2 for side in images.shape[2:]]
+        images = images[:, :, corner[0] : corner[0] + crop, corner[1] : corner[1] + crop]
+    images = as_float(images)
+    return standardised(images) if training.standardise else images
+
+
+def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[int, int, int]:
+    """Shape (C, H, W) of what the model sees of images of a shape."""
+    channels, height, width = image_shape
+    return (channels, training.crop or height, training.crop or width)
 
 
 def as_float(images: Tensor) -> Tensor:
@@ -37,19 +73,22 @@ def as_float(images: Tensor) -> Tensor:
     return images.float().div_(255).contiguous(memory_format=torch.channels_last)
 
 
-def shifted(images: Tensor, offsets: Tensor) -> Tensor:
-    """Shift every image by its own whole number of pixels, filling with zeros.
+def cropped(images: Tensor, corners: Tensor, side: int) -> Tensor:
+    """Cut a square from every image, each at its own place.
 
     Args:
         images: [B, C, H, W].
-        offsets: int64 [B, 2], down and right.
+        corners: int64 [B, 2], first row and first column.
+        side: of the squares, in pixels.
     """
-    batch, _, height, width = images.shape
-    rows = torch.arange(height, device=images.device) - offsets[:, :1]
-    columns = torch.arange(width, device=images.device) - offsets[:, 1:]
-    inside = ((rows >= 0) & (rows < height)).unsqueeze(2) & ((columns >= 0) & (columns < width)).unsqueeze(1)
-    which = torch.arange(batch, device=images.device)[:, None, None]
-    moved = images.permute(0, 2, 3, 1)[
-        which, rows.clamp(0, height - 1).unsqueeze(2), columns.clamp(0, width - 1).unsqueeze(1)
-    ]
-    return moved.permute(0, 3, 1, 2) * inside.unsqueeze(1)
+    along = torch.arange(side, device=images.device)
+    rows, columns = ((corners[:, axis : axis + 1] + along) for axis in (0, 1))
+    which = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.permute(0, 2, 3, 1)[which, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+def standardised(images: Tensor) -> Tensor:
+    """Mean 0 and standard deviation 1 in every image, deviations below 1/sqrt(numbers) counting as that."""
+    centred = images - images.mean((1, 2, 3), keepdim=True)
+    deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
+    return centred / deviation.clamp_min(images[0].numel() ** -0.5)

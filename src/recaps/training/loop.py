@@ -46,6 +46,7 @@ def fit(
     *,
     checkpoint_seconds: float = 120,
     start: dict[str, str],
+    test: Callable[[], float] = lambda: math.nan,
     report: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> Progress:
     """Train `model` to the end of its steps, from the checkpoint in `folder` if there is one.
@@ -57,6 +58,7 @@ def fit(
         fingerprint: of the settings; a checkpoint with another one is refused.
         checkpoint_seconds: time between two checkpoints. The result does not depend on when they are made.
         start: what to remember of this start.
+        test: gives the test error, in percent, that the history has every `evaluate_every` steps.
         report: called with every new row of the history.
 
     Raises:
@@ -75,7 +77,9 @@ def fit(
                 waiting.append(model.training_step(batches(progress.step), progress.step))
             progress.step += 1
             lease.touch()
-            logging = progress.step % training.log_every == 0 or progress.step == training.steps
+            last = progress.step == training.steps
+            testing = training.evaluate_every > 0 and (last or progress.step % training.evaluate_every == 0)
+            logging = last or testing or progress.step % training.log_every == 0
             stopping = stop.requested
             saving = stopping or time.perf_counter() - saved > checkpoint_seconds
             if logging or saving:
@@ -83,7 +87,11 @@ def fit(
                 now = time.perf_counter()
                 progress.seconds, clock = progress.seconds + now - clock, now
             if logging:
-                report(_add_row(progress, training.batch_size, learning_rate(training, progress.step - 1)))
+                row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
+                if testing:
+                    row["test_error"] = test()
+                    clock = time.perf_counter()  # its time is not training time
+                report(row)
             if saving and progress.step < training.steps:
                 _check_weights(model, progress, folder)
                 checkpoint.save(folder, _state(model, progress), fingerprint)

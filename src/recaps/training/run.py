@@ -6,8 +6,9 @@ import csv
 import hashlib
 import io as text_io
 import json
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
 from recaps.training import device as devices
-from recaps.training.batches import Batches
+from recaps.training.batches import Batches, view_shape
 from recaps.training.interruption import Interrupted
 from recaps.training.loop import Progress, fit
 from recaps.training.randomness import generator
+from recaps.training.samples import samples
+from recaps.training.testing import error_on
 
 __all__ = ["Interrupted", "load_model", "train"]
 
@@ -36,6 +39,7 @@ def train(
     identity: Mapping[str, Any],
     seed: int,
     dataset: Path,
+    test: Path | None = None,
     out: Path,
     checkpoints: Path,
     device: str = "auto",
@@ -51,6 +55,7 @@ def train(
         identity: `paper`, `variant` and `scale`, for the record.
         seed: of everything that is drawn.
         dataset: the prepared training split, `<root>/<name>/<split>`.
+        test: the prepared test split; needed if `evaluate_every` asks for test errors in the history.
         out: the run's folder.
         checkpoints: the folder that a run which was cut continues from; outlives failures.
         device: `auto`, `cpu` or `cuda`.
@@ -67,10 +72,10 @@ def train(
     where = devices.choose(device, threads)
     training = Training.model_validate(settings["training"])
     arrays = read(dataset)
-    model = _fresh_model(settings, arrays, seed).place(where)
+    shape = view_shape(arrays.images.shape[1:], training)
+    model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
     model.configure(training)
-    images = torch.tensor(arrays.images)
-    batches = Batches(images, torch.from_numpy(arrays.labels), training, seed, where)
+    batches = Batches(samples(arrays, where), training, seed, where)
     resolved = {**identity, "seed": seed, **settings, "data": "/".join(dataset.parts[-2:])}
     progress = fit(
         model,
@@ -79,10 +84,11 @@ def train(
         _fingerprint(settings, seed, arrays.record, where, code),
         checkpoint_seconds=checkpoint_seconds,
         start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started},
+        test=_tester(model, test, training, where),
         report=lambda row: _report(row, training.steps),
     )
     _save(model, out / "model.safetensors")
-    io.write_json(out / "config.json", resolved | {"image_shape": list(images.shape[1:]), "classes": _classes(arrays)})
+    io.write_json(out / "config.json", resolved | {"image_shape": list(shape), "classes": _classes(arrays)})
     io.write_text(out / "history.csv", _table(progress.history))
     record = {
         "kind": "run",
@@ -114,11 +120,22 @@ def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
     return model.place(device).eval(), config
 
 
-def _fresh_model(settings: Mapping[str, Any], arrays: Arrays, seed: int) -> Model:
+def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], classes: int, seed: int) -> Model:
+    """A model with the initial weights of a seed."""
     options = FAMILIES[settings["model"]["family"]].model_validate(settings["model"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "initial weights").initial_seed())
-        return build(options, tuple(arrays.images.shape[1:]), _classes(arrays))
+        return build(options, image_shape, classes)
+
+
+def _tester(model: Model, test: Path | None, training: Training, device: torch.device) -> Callable[[], float]:
+    """A function that gives the model's test error in percent."""
+    if not training.evaluate_every:
+        return lambda: math.nan
+    if test is None:
+        raise UserError("training.evaluate_every: a test split is needed, and none is given")
+    tested = samples(read(test), device)
+    return lambda: error_on(model, tested, training, device)
 
 
 def _classes(arrays: Arrays) -> int:
@@ -141,7 +158,8 @@ def _save(model: Model, file: Path) -> None:
 
 def _table(rows: list[dict[str, float]]) -> str:
     text = text_io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

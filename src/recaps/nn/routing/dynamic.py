@@ -7,7 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
+from recaps.nn.routing.products import block_diagonal, dots, weighted_sum
 from recaps.nn.routing.routed import Routed
 from recaps.nn.squash import squash
 
@@ -17,6 +19,7 @@ def dynamic_routing(
     bias: Tensor,
     iterations: int = 3,
     gradient: Literal["all", "last"] = "all",
+    leaky: bool = False,
 ) -> Routed:
     """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
 
@@ -30,36 +33,39 @@ def dynamic_routing(
         bias: [J, D].
         iterations: routing iterations, at least 1.
         gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
+        leaky: the softmax runs over one more output, whose logit stays zero and whose coupling is dropped.
 
     Returns:
         Capsules and the coupling of the last iteration, in the precision of `bias`: early in training couplings differ
         by less than bfloat16 can tell.
     """
-    capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all")
+    capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all", leaky)
     return Routed(capsules, coupling)
 
 
 class _DynamicRouting(torch.autograd.Function):
     """The votes are the largest tensor of a capsule network by far, and time goes into reading them.
 
-    So each use of them is one batched matrix product: with J vectors on a block diagonal, [I, J*D] x [J*D, J] gives all
-    dot products and [J, I] x [I, J*D] all weighted sums (of which the diagonal blocks are kept). The backward pass
+    So each use of them is one batched matrix product (`recaps.nn.routing.products`). The backward pass
     writes their gradient once, as one product over all iterations, where automatic differentiation would write and add
     two such tensors per iteration.
     """
 
     @staticmethod
-    def forward(ctx: Any, votes: Tensor, bias: Tensor, iterations: int, through_all: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, votes: Tensor, bias: Tensor, iterations: int, through_all: bool, leaky: bool
+    ) -> tuple[Tensor, Tensor]:
         outputs = votes.shape[2]
         flat = votes.flatten(2)
         sums, totals, couplings = [], [], []
         total = torch.zeros((), device=votes.device)
-        coupling = bias.new_full((*flat.shape[:2], outputs), 1 / outputs)
+        coupling = bias.new_full((*flat.shape[:2], outputs), 1 / (outputs + leaky))
         for iteration in range(iterations):
             if iteration:
-                coupling = _dots(flat, total).softmax(-1, dtype=bias.dtype)
+                logits = dots(flat, total)
+                coupling = (pad(logits, (0, 1)) if leaky else logits).softmax(-1, dtype=bias.dtype)[..., :outputs]
             couplings.append(coupling.to(flat.dtype))
-            sums.append(_weighted_sum(couplings[-1], flat) + bias)
+            sums.append(weighted_sum(couplings[-1], flat) + bias)
             totals.append(total)
             capsules = squash(sums[-1])
             total = total + capsules
@@ -70,7 +76,7 @@ class _DynamicRouting(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         flat, *saved = ctx.saved_tensors
         n = ctx.iterations
         sums, couplings, totals = saved[:n], saved[n : 2 * n], saved[2 * n :]
@@ -84,33 +90,15 @@ class _DynamicRouting(torch.autograd.Function):
             coefficients.append(couplings[t])
             directions.append(at_sum)
             if t and ctx.through_all:
-                agreement, coupling = _dots(flat, at_sum).to(at_sum.dtype), couplings[t].to(at_sum.dtype)
+                agreement, coupling = dots(flat, at_sum).to(at_sum.dtype), couplings[t].to(at_sum.dtype)
                 at_logits = coupling * (agreement - (coupling * agreement).sum(-1, keepdim=True))
                 at_logits = at_logits.to(flat.dtype)
-                total_gradient = total_gradient + _weighted_sum(at_logits, flat)
+                total_gradient = total_gradient + weighted_sum(at_logits, flat)
                 coefficients.append(at_logits)
                 directions.append(totals[t])
-        spread = torch.cat([_block_diagonal(d.to(flat.dtype)).transpose(1, 2) for d in directions], 1)
+        spread = torch.cat([block_diagonal(d.to(flat.dtype)).transpose(1, 2) for d in directions], 1)
         votes_gradient = torch.bmm(torch.cat(coefficients, 2), spread)
-        return votes_gradient.unflatten(2, gradient.shape[1:]), bias_gradient, None, None
-
-
-def _dots(flat: Tensor, vectors: Tensor) -> Tensor:
-    """Dot product of every vote with its output's vector: [B, I, J*D] and [B, J, D] to [B, I, J]."""
-    return torch.bmm(flat, _block_diagonal(vectors.to(flat.dtype)))
-
-
-def _weighted_sum(weights: Tensor, flat: Tensor) -> Tensor:
-    """Weighted sum of the votes for each output: [B, I, J] and [B, I, J*D] to [B, J, D], in float32 at least."""
-    outputs = weights.shape[2]
-    every = torch.bmm(weights.transpose(1, 2), flat).unflatten(2, (outputs, -1))
-    own = every.diagonal(dim1=1, dim2=2).transpose(1, 2)
-    return own.float() if own.element_size() < 4 else own
-
-
-def _block_diagonal(vectors: Tensor) -> Tensor:
-    """[B, J, D] to [B, J*D, J], vector j in rows j*D to j*D+D-1 of column j, zeros elsewhere."""
-    return torch.diag_embed(vectors.transpose(1, 2), dim1=1, dim2=3).flatten(1, 2)
+        return votes_gradient.unflatten(2, gradient.shape[1:]), bias_gradient, None, None, None
 
 
 def _squash_backward(sums: Tensor, gradient: Tensor) -> Tensor:

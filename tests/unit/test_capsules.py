@@ -8,12 +8,14 @@ import pytest
 import reference
 import torch
 
-from recaps.config.models.capsnet import Options
+from recaps.config.models import FAMILIES
+from recaps.config.models.sparsecaps import Options
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
-from recaps.models.capsnet import Boosting, CapsNet
-from recaps.nn.routing.routed import Routed
+from recaps.models.network import CapsuleNetwork
+from recaps.models.sparsecaps import Boosting, SparseCaps
+from recaps.models.supcaps import SupCaps
 
 pytestmark = pytest.mark.unit
 
@@ -21,20 +23,28 @@ MNIST = (1, 28, 28)
 SMALL: dict[str, Any] = {"conv_channels": 8, "primary_types": 4, "capsule_dim": 8, "decoder": (16,)}
 
 
-def model(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> CapsNet:
+def supervised(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> SupCaps:
     torch.manual_seed(0)
-    built = build(Options(**(SMALL | options)), shape, 10)
-    assert isinstance(built, CapsNet)
+    built = build(FAMILIES["supcaps"](**(SMALL | options)), shape, 10)
+    assert isinstance(built, SupCaps)
     return built
 
 
-def parameters(options: Options, shape: tuple[int, int, int]) -> int:
+def model(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> SparseCaps:
+    torch.manual_seed(0)
+    built = build(Options(**(SMALL | options)), shape, 10)
+    assert isinstance(built, SparseCaps)
+    return built
+
+
+def parameters(options: Any, shape: tuple[int, int, int]) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in build(options, shape, 10).parameters())
 
 
 def test_supcaps_has_the_published_number_of_parameters() -> None:
-    assert parameters(Options(), MNIST) == 8_215_728
+    assert parameters(FAMILIES["supcaps"](), MNIST) == 8_215_728
+    assert parameters(FAMILIES["supcaps"](decoder=None), MNIST) == 6_804_384
 
 
 @pytest.mark.parametrize(("shape", "millions"), [(MNIST, 9.15), ((1, 40, 40), 17.06)])
@@ -45,7 +55,7 @@ def test_unsupervised_models_have_the_derived_number_of_parameters(
 
 
 def test_primary_capsules_lie_in_the_order_type_row_column() -> None:
-    net = model()
+    net = supervised()
     images = torch.rand(2, 1, 20, 20)
     features = net.conv(images).relu()
     poses = net.primary.conv(features) / 4
@@ -94,18 +104,15 @@ def test_boosting_matches_algorithm_1() -> None:
     assert ours.boost.min() == 1
 
 
-def test_supervised_mask_takes_the_label_or_else_the_longest() -> None:
-    net = model()
+def test_without_a_label_the_longest_capsule_is_decoded() -> None:
     capsules = torch.zeros(2, 10, 8)
     capsules[0, 3], capsules[1, 7] = 0.2, 0.2
-    routed = Routed(capsules, torch.empty(0))
-    assert net.mask(routed).argmax(1).tolist() == [3, 7]
-    assert net.mask(routed, torch.tensor([1, 2])).argmax(1).tolist() == [1, 2]
-    assert net.mask(routed).sum() == 2
+    assert supervised().longest(capsules).argmax(1).tolist() == [3, 7]
+    assert supervised().longest(capsules).sum() == 2
 
 
 def test_only_unmasked_capsules_reach_the_decoder() -> None:
-    net = model()
+    net = supervised()
     capsules, mask = torch.rand(1, 10, 8), torch.zeros(1, 10)
     mask[0, 4] = 0.5
     changed = capsules.clone()
@@ -116,7 +123,7 @@ def test_only_unmasked_capsules_reach_the_decoder() -> None:
 
 def test_loss_readings_differ_by_the_stated_factor() -> None:
     batch = {"images": torch.rand(4, 1, 20, 20), "labels": torch.tensor([1, 2, 3, 4])}
-    released, paper = (model(loss_scale=scale).losses(batch)["margin"] for scale in ("released", "paper"))
+    released, paper = (supervised(loss_scale=scale).losses(batch)["margin"] for scale in ("released", "paper"))
     torch.testing.assert_close(released * 20, paper)
 
 
@@ -125,7 +132,7 @@ def test_loss_readings_differ_by_the_stated_factor() -> None:
     [({}, "margin"), ({"learning": "dense", "capsules": 6}, "loss"), ({"learning": "sparse", "capsules": 6}, "loss")],
 )
 def test_every_way_of_learning_learns(options: dict[str, Any], term: str) -> None:
-    net = model(**options)
+    net: CapsuleNetwork = model(**options) if "learning" in options else supervised(**options)
     net.configure(Training(learning_rate=3e-3))
     images = torch.zeros(8, 1, 20, 20)
     for k in range(8):
@@ -152,7 +159,7 @@ def test_latents_and_probes_have_the_documented_shapes() -> None:
 
 def test_a_capsule_for_every_class_is_needed() -> None:
     with pytest.raises(UserError, match=r"model\.capsules: 6, but the data has 10 classes"):
-        model(capsules=6)
+        supervised(capsules=6)
 
 
 def test_images_too_small_are_refused() -> None:

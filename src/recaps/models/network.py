@@ -1,0 +1,118 @@
+"""SUPCAPS's network, which three families share: convolution, primary capsules, routed capsules, decoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, one_hot
+
+from recaps.config.network import Network
+from recaps.errors import UserError
+from recaps.models.model import Model
+from recaps.nn.capsules import Decoder, PrimaryCapsules
+from recaps.nn.convolution import padded, size_after
+from recaps.nn.initial import initialise
+from recaps.nn.routing.dynamic import dynamic_routing
+from recaps.nn.routing.routed import Routed
+from recaps.nn.votes import Votes
+
+KERNEL = 9
+STRIDE = 2
+
+
+class CapsuleNetwork(Model):
+    """Convolution, primary capsules, capsules by dynamic routing, decoder.
+
+    Shapes, with L capsules of D dimensions and I primary capsules: images [B, C, H, W], capsules [B, L, D], coupling
+    [B, I, L], reconstructions [B, C, H, W].
+    """
+
+    def __init__(self, network: Network, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.network = network
+        self.same = network.padding == "same"
+        height, width = (self._locations(pixels, image_shape) for pixels in image_shape[1:])
+        inputs = network.primary_types * height * width
+        self.conv = initialise(nn.Conv2d(image_shape[0], network.conv_channels, KERNEL), std=0.05)
+        self.primary = PrimaryCapsules(
+            network.conv_channels, network.primary_types, network.primary_dim, self.same, network.leaky_routing
+        )
+        self.votes = Votes(inputs, network.primary_dim, network.capsules, network.capsule_dim)
+        self.bias = nn.Parameter(torch.full((network.capsules, network.capsule_dim), 0.1))
+        self.decoder = (
+            None
+            if network.decoder is None
+            else Decoder(network.capsules * network.capsule_dim, network.decoder, image_shape)
+        )
+
+    def forward(self, images: Tensor) -> Routed:
+        votes = self.votes(self.primary_capsules(images))
+        options = self.network
+        return dynamic_routing(votes, self.bias, options.iterations, options.routing_gradient, options.leaky_routing)
+
+    def primary_capsules(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] to [B, I, d]."""
+        features = self.conv(padded(images, KERNEL, 1) if self.same else images)
+        if self.network.activation == "leaky_relu":
+            return self.primary(leaky_relu(features, self.network.leaky_slope))
+        return self.primary(features.relu())
+
+    def reconstruct(self, capsules: Tensor, mask: Tensor) -> Tensor:
+        """Decode capsules [B, L, D], each multiplied by its mask value [B, L]."""
+        assert self.decoder is not None
+        return self.decoder((capsules * mask.unsqueeze(2)).flatten(1))
+
+    def traverse(self, capsules: Tensor, mask: Tensor, active: Tensor, values: Tensor, *, relative: bool) -> Tensor:
+        """Decode while one dimension of one capsule of each image takes the given values, or is moved by them.
+
+        Args:
+            capsules: [B, L, D].
+            mask: [B, L].
+            active: the capsule of each image, [B].
+            values: [n].
+
+        Returns:
+            [B, D, n, C, H, W].
+        """
+        chosen = one_hot(active, mask.shape[1]).bool()
+        pictures = []
+        for dimension in range(capsules.shape[2]):
+            for value in values:
+                moved = capsules.clone()
+                old = moved[..., dimension]
+                moved[..., dimension] = torch.where(chosen, old + value if relative else value, old)
+                pictures.append(self.reconstruct(moved, mask))
+        return torch.stack(pictures, 1).unflatten(1, (capsules.shape[2], len(values)))
+
+    def routing_operations(self, images: int) -> int:
+        """Votes, T weighted sums and T - 1 dot products, and twice as much for their gradients."""
+        inputs, input_dim, outputs, output_dim = self.votes.weight.shape
+        per_value = 2 * input_dim + 2 * (2 * self.network.iterations - 1)
+        return 3 * images * inputs * outputs * output_dim * per_value
+
+    def _locations(self, pixels: int, image_shape: tuple[int, int, int]) -> int:
+        """Locations of primary capsules along an axis: a 9x9 convolution, then one of stride 2."""
+        if not self.same and min(image_shape[1:]) < 2 * KERNEL - 1:
+            raise UserError(
+                f"model: images of {image_shape[1]}x{image_shape[2]} are too small for two 9x9 convolutions (17x17);"
+                " model.padding: same takes them"
+            )
+        return size_after(size_after(pixels, KERNEL, 1, self.same), KERNEL, STRIDE, self.same)
+
+
+def support(coupling: Tensor, types: int, grouping: str = "location") -> Tensor:
+    """Routing support psi [B, L]: the largest coupling of each group of primary capsules, summed over groups.
+
+    *Sparse Unsupervised Capsules*, section 2.2. A group is all types at a location, or (`released`) consecutive
+    capsules.
+    """
+    if grouping == "location":
+        largest = coupling.reshape(len(coupling), types, -1, coupling.shape[2]).amax(1)
+    else:
+        largest = coupling.reshape(len(coupling), -1, types, coupling.shape[2]).amax(2)
+    return largest.sum(1, dtype=torch.float32)
+
+
+def ranks(values: Tensor) -> Tensor:
+    """Rank of each value in its row, 0 the largest: [B, L] to int64 [B, L]."""
+    return values.argsort(dim=1, descending=True, stable=True).argsort(dim=1)

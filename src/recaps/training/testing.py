@@ -1,0 +1,26 @@
+"""The error of a model on a split."""
+
+from __future__ import annotations
+
+import torch
+
+from recaps.config.training import Training
+from recaps.models.model import Model
+from recaps.nn.losses import right
+from recaps.training.batches import view
+from recaps.training.device import arithmetic
+from recaps.training.samples import Samples
+
+
+def error_on(model: Model, samples: Samples, training: Training, device: torch.device, batch_size: int = 250) -> float:
+    """Percent of the first `training.evaluate_images` images whose classes do not get the highest scores."""
+    n = min(training.evaluate_images or len(samples), len(samples))
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode(), arithmetic(device, training.precision):
+        for start in range(0, n, batch_size):
+            batch = samples(torch.arange(start, min(start + batch_size, n), device=device))
+            wrong += (~right(model.class_scores(view(batch["images"], training)), batch["labels"])).sum()
+    model.train(was_training)
+    return 100 * int(wrong) / n

@@ -1,0 +1,172 @@
+"""What a model sees of a split: crops, mirrors, colours, pairs of digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+import torch
+
+from recaps.arrays import Arrays
+from recaps.config.training import Training
+from recaps.training.batches import Batches, cropped, standardised, view, view_shape
+from recaps.training.samples import Pairs, Samples, drawn, samples
+
+pytestmark = pytest.mark.unit
+
+CPU = torch.device("cpu")
+
+
+def split(n: int = 40, side: int = 12, channels: int = 1, **parameters: Any) -> Arrays:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (n, channels, side, side), dtype=np.uint8)
+    record = {"parameters": parameters, "seed": "test", "classes": 10}
+    return Arrays(images, random.integers(0, 10, n), {}, record)
+
+
+def batches(arrays: Arrays, seed: int = 0, **training: Any) -> Batches:
+    return Batches(samples(arrays, CPU), Training(batch_size=16, **training), seed, CPU)
+
+
+def test_crops_are_where_the_corners_say() -> None:
+    images = torch.tensor(split(3).images)
+    corners = torch.tensor([[0, 0], [2, 7], [7, 1]])
+    expected = torch.stack([i[:, y : y + 5, x : x + 5] for i, (y, x) in zip(images, corners.tolist(), strict=True)])
+    assert torch.equal(cropped(images, corners, 5), expected)
+
+
+def test_training_crops_are_random_places_of_the_image() -> None:
+    arrays = split(n=16)
+    made = batches(arrays, crop=10)(0)["images"]
+    order = batches(arrays)(0)["images"]
+    found = set()
+    for small, whole in zip(made, order, strict=True):
+        places = [(y, x) for y in range(3) for x in range(3) if torch.equal(small, whole[:, y : y + 10, x : x + 10])]
+        assert len(places) == 1
+        found |= set(places)
+    assert len(found) > 4
+
+
+def test_about_half_of_the_images_are_mirrored() -> None:
+    arrays = split(n=16)
+    made, plain = batches(arrays, flip=True)(0)["images"], batches(arrays)(0)["images"]
+    mirrored = sum(torch.equal(a, b.flip(2)) for a, b in zip(made, plain, strict=True))
+    same = sum(torch.equal(a, b) for a, b in zip(made, plain, strict=True))
+    assert mirrored + same == 16
+    assert 3 <= mirrored <= 13
+
+
+def test_brightness_shifts_and_contrast_scales_about_the_mean() -> None:
+    arrays = split(n=16, channels=3)
+    plain = batches(arrays)(0)["images"]
+    brighter = batches(arrays, brightness=63)(0)["images"] - plain
+    torch.testing.assert_close(brighter, brighter[:, :1, :1, :1].expand_as(brighter))
+    assert 0.05 < brighter.abs().max() <= 63 / 255 + 1e-6
+    scaled = batches(arrays, contrast=(0.2, 1.8))(0)["images"]
+    torch.testing.assert_close(scaled.mean((2, 3)), plain.mean((2, 3)))
+    factor = scaled.std((2, 3)) / plain.std((2, 3))
+    torch.testing.assert_close(factor, factor[:, :1].expand_as(factor))
+    assert 0.2 <= factor.min() < 0.8
+    assert 1.2 < factor.max() <= 1.8
+
+
+def test_standardised_images_have_mean_zero_and_deviation_one_and_flat_ones_do_not_explode() -> None:
+    made = standardised(torch.rand(4, 3, 8, 8) * 5 + 2)
+    torch.testing.assert_close(made.mean((1, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(made.std((1, 2, 3), correction=0), torch.ones(4))
+    assert standardised(torch.full((1, 3, 8, 8), 0.7)).abs().max() < 1e-4
+
+
+def test_the_test_view_is_the_centre() -> None:
+    images = torch.tensor(split(2).images)
+    training = Training(crop=6, flip=True, brightness=9, contrast=(0.5, 2))
+    assert torch.equal(view(images, training), images[:, :, 3:9, 3:9] / 255)
+    assert view_shape((1, 12, 12), training) == (1, 6, 6)
+    assert view(images, Training(crop=6, standardise=True)).mean().abs() < 1e-6
+
+
+def test_pairs_show_two_digits_of_different_classes() -> None:
+    arrays = split(pairs=50, shift=2)
+    pairs = samples(arrays, CPU)
+    assert isinstance(pairs, Pairs)
+    assert len(pairs) == 40 * 50
+    indices = torch.arange(0, 2000, 7)
+    made = pairs(indices)
+    assert made["labels"].shape == (len(indices), 2)
+    assert (made["labels"][:, 0] == torch.tensor(arrays.labels)[indices % 40]).all()
+    assert (made["labels"][:, 0] != made["labels"][:, 1]).all()
+    both = made["parts"].int().sum(1).clamp_max(255)
+    assert torch.equal(both.byte(), made["images"])
+
+
+def test_parts_of_a_pair_are_the_digits_shifted() -> None:
+    arrays = split(n=12, pairs=3, shift=2)
+    digits = torch.tensor(arrays.images[:, 0])
+    made = samples(arrays, CPU)(torch.arange(36))
+    reach = [(y, x) for y in range(-2, 3) for x in range(-2, 3)]
+    for index in range(36):
+        first = [s for s in reach if torch.equal(reference.shift(digits[index % 12], *s), made["parts"][index, 0, 0])]
+        assert len(first) == 1
+        second = [
+            n
+            for n in range(12)
+            if any(torch.equal(reference.shift(digits[n], *s), made["parts"][index, 1, 0]) for s in reach)
+        ]
+        assert [int(arrays.labels[n]) for n in second] == [int(made["labels"][index, 1])]
+
+
+def test_a_digit_has_one_shift_in_all_its_pairs_and_many_partners() -> None:
+    made = samples(split(pairs=50, shift=2), CPU)(3 + 40 * torch.arange(50))
+    assert (made["parts"][:, 0] == made["parts"][0, 0]).all()
+    assert len({part.numpy().tobytes() for part in made["parts"][:, 1]}) > 30
+
+
+def test_partners_are_uniform_among_the_other_classes() -> None:
+    arrays = split(n=10, pairs=20_000, shift=0)
+    pairs = Pairs(arrays, CPU)
+    base = torch.zeros(20_000, dtype=torch.int64)
+    partners = pairs._partner(base, 10 * torch.arange(20_000))
+    others = torch.tensor([n for n in range(10) if arrays.labels[n] != arrays.labels[0]])
+    counts = partners.bincount(minlength=10)
+    assert counts.sum() == counts[others].sum()
+    expected = 20_000 / len(others)
+    assert ((counts[others] - expected).abs() < 5 * expected**0.5).all()
+
+
+def test_draws_depend_on_seed_and_counter_alone() -> None:
+    counters = torch.arange(1000)
+    one = drawn("a", counters, 9)
+    assert torch.equal(one, drawn("a", counters, 9))
+    assert torch.equal(one[500:], drawn("a", counters[500:], 9))
+    assert (one != drawn("b", counters, 9)).float().mean() > 0.8
+    assert one.bincount(minlength=9).min() > 70
+    # SplitMix64, written in Python's own integers.
+    start = int.from_bytes(__import__("hashlib").sha256(b"a").digest()[:8], "little")
+    for counter in (0, 7, 999):
+        word = ((counter + 1) * 0x9E3779B97F4A7C15 + start) % 2**64
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        assert int(one[counter]) == ((word ^ word >> 31) % 2**63) % 9
+
+
+def test_training_on_pairs_goes_through_all_digits_with_a_new_partner_each_pass() -> None:
+    arrays = split(n=16, pairs=3, shift=2)
+    made = batches(arrays)
+    passes = [made(step) for step in range(4)]
+    assert passes[0]["parts"].shape == (16, 2, 1, 12, 12)
+    assert passes[0]["parts"].dtype == torch.float32
+    assert all(sorted(p["labels"][:, 0].tolist()) == sorted(arrays.labels.tolist()) for p in passes)
+
+    def shown(number: int) -> set[bytes]:
+        return {image.numpy().tobytes() for image in passes[number]["images"]}
+
+    assert len(shown(0) & shown(1)) <= 2
+    assert shown(0) == shown(3)
+
+
+def test_plain_splits_are_not_pairs() -> None:
+    made = samples(split(), CPU)
+    assert type(made) is Samples
+    assert "parts" not in made(torch.arange(3))
