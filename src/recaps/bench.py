@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from recaps.arrays import Arrays
 from recaps.config.load import load, read_yaml
 from recaps.config.variant import Variant
-from recaps.datasets.catalogue import describe
+from recaps.datasets.catalogue import defaults, describe
 from recaps.errors import UserError, nearest
 from recaps.models import build
 from recaps.models.model import Batch, Model
 from recaps.training import device as devices
-from recaps.training.batches import as_float
+from recaps.training.batches import Batches, view_shape
+from recaps.training.samples import samples
 
 GIGA = 1e9
 
@@ -50,16 +53,15 @@ class Row:
 def time_step(name: str, variant: Variant, precision: str, device_name: str, steps: int) -> Row:
     """Time training steps of a variant on random images of its data set's shape."""
     device = devices.choose(device_name)
-    about = describe(variant.data.split("/")[0])
-    shape = (about["channels"], about["height"], about["width"])
     training = variant.training.model_copy(update={"precision": precision})
+    arrays = random_split(variant.data.split("/")[0], training.batch_size)
     torch.manual_seed(0)
-    model = build(variant.model, shape, about["classes"]).place(device)
+    shape = view_shape(arrays.images.shape[1:], training)
+    model = build(variant.model, shape, arrays.record["classes"]).place(device)
     model.configure(training)
     model.train()
     size = training.batch_size
-    images = as_float(torch.randint(0, 256, (size, *shape), dtype=torch.uint8, device=device))
-    batch = {"images": images, "labels": torch.randint(about["classes"], (size,), device=device)}
+    batch = Batches(samples(arrays, device), training, 0, device)(0)
     step = _stepper(model, batch, device, precision)
     for _ in range(2):
         step()
@@ -75,6 +77,16 @@ def time_step(name: str, variant: Variant, precision: str, device_name: str, ste
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
     )
+
+
+def random_split(name: str, n: int) -> Arrays:
+    """Random images in the shape of a data set's."""
+    about, options, random = describe(name), defaults(name), np.random.default_rng(0)
+    shape = (n, about["channels"], about["height"], about["width"])
+    images = random.integers(0, 256, shape, dtype=np.uint8)
+    paired = {key: options[key] for key in ("pairs", "shift")} if "pairs" in options else {}
+    record = {"classes": about["classes"], "parameters": paired, "seed": "bench"}
+    return Arrays(images, random.integers(about["classes"], size=n), {}, record)
 
 
 def count_flop(model: Model, batch: Batch, device: torch.device, precision: str) -> float:

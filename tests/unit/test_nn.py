@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recaps.nn import convolution
-from recaps.nn.losses import margin_loss
+from recaps.nn.losses import margin_loss, right
 from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.squash import squash
 from recaps.nn.votes import Votes
@@ -20,12 +20,13 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
+@pytest.mark.parametrize("leaky", [False, True])
 @pytest.mark.parametrize("gradient", ["all", "last"])
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
-def test_dynamic_routing_matches_the_loops(iterations: int, gradient: str) -> None:
+def test_dynamic_routing_matches_the_loops(iterations: int, gradient: str, leaky: bool) -> None:
     votes, bias, direction = random(2, 5, 3, 4), random(3, 4, seed=1), random(2, 3, 4, seed=2)
-    fast, coupling = dynamic_routing(votes, bias, iterations, gradient)  # type: ignore[arg-type]
-    slow, expected = reference.dynamic_routing(votes, bias, iterations, gradient)
+    fast, coupling = dynamic_routing(votes, bias, iterations, gradient, leaky)  # type: ignore[arg-type]
+    slow, expected = reference.dynamic_routing(votes, bias, iterations, gradient, leaky)
     torch.testing.assert_close(fast, slow)
     torch.testing.assert_close(coupling, expected.detach())
     for ours, theirs in zip(
@@ -74,6 +75,17 @@ def test_votes_match_the_loops() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(("side", "stride", "locations"), [(24, 1, 24), (24, 2, 12), (13, 2, 7), (9, 1, 9)])
+def test_padding_is_tensorflows(side: int, stride: int, locations: int) -> None:
+    """`SAME`: ceil(side / stride) locations, the odd row or column of zeros after the image."""
+    made = convolution.padded(torch.ones(1, 1, side, side), 9, stride)
+    total = made.shape[2] - side
+    assert total == max((locations - 1) * stride + 9 - side, 0)
+    before = total // 2
+    assert made[0, 0, before : before + side, before : before + side].sum() == made.sum() == side * side
+    assert (made.shape[2] - 9) // stride + 1 == locations == convolution.size_after(side, 9, stride, same=True)
+
+
 @pytest.mark.parametrize("chunk", [1, 10**9])
 @pytest.mark.parametrize("side", [11, 14])
 def test_convolution_matches_pytorchs_in_value_and_gradient(
@@ -108,3 +120,21 @@ def test_margin_loss_matches_the_loops() -> None:
     torch.testing.assert_close(fast, slow)
     ours, theirs = (torch.autograd.grad(loss.sum(), lengths)[0] for loss in (fast, slow))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_margin_loss_of_several_labels_counts_each_as_present() -> None:
+    lengths = random(2, 5).detach().abs()
+    both = margin_loss(lengths, torch.tensor([[0, 4], [3, 1]]))
+    for column in range(2):
+        one = margin_loss(lengths, torch.tensor([[0, 4], [3, 1]])[:, column])
+        rows = torch.arange(2)
+        labels = torch.tensor([[0, 4], [3, 1]])[:, column]
+        torch.testing.assert_close(both[rows, labels], one[rows, labels])
+    absent = margin_loss(lengths, torch.tensor([0, 3]))
+    torch.testing.assert_close(both[0, [1, 2, 3]], absent[0, [1, 2, 3]])
+
+
+def test_right_is_a_question_of_sets() -> None:
+    scores = torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.2, 0.3]])
+    assert right(scores, torch.tensor([1, 2])).tolist() == [True, False]
+    assert right(scores, torch.tensor([[2, 1], [0, 1]])).tolist() == [True, False]

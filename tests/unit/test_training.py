@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -21,7 +22,7 @@ import reference
 import torch
 from safetensors.torch import load_file
 
-from recaps.arrays import Arrays
+from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
@@ -33,6 +34,7 @@ from recaps.training.interruption import Interrupted
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
 from recaps.training.samples import Samples, shifted
+from recaps.training.timing import time_variants
 
 pytestmark = pytest.mark.unit
 
@@ -252,6 +254,63 @@ def test_a_damaged_checkpoint_is_told_in_one_line(
     with pytest.raises(UserError, match=r"cannot be read .*; delete it to train from the start") as error:
         run(dataset, tmp_path)
     assert "\n" not in str(error.value)
+
+
+LABELLED = {**SETTINGS["model"], "family": "supcaps", "capsules": 10}
+LABELLED = {key: value for key, value in LABELLED.items() if key not in ("learning", "boost_every")}
+
+
+def test_the_test_error_is_in_the_history_and_changes_nothing_else(dataset: Path, tmp_path: Path) -> None:
+    settings = {"model": LABELLED, "training": SETTINGS["training"]}
+    tested = {"model": LABELLED, "training": {**SETTINGS["training"], "evaluate_every": 8, "evaluate_images": 30}}
+    plain = run(dataset, tmp_path / "plain", settings)
+    watched = run(dataset, tmp_path / "watched", tested, test=dataset)
+    rows = list(csv.DictReader((watched / "history.csv").open()))
+    errors = {int(row["step"]): row["test_error"] for row in rows}
+    assert [step for step, error in errors.items() if error] == [8, 16, 24]
+    assert list(errors) == [5, 8, 10, 15, 16, 20, 24]
+    weights = [load_file(folder / "model.safetensors") for folder in (plain, watched)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    model, _ = load_model(watched, torch.device("cpu"))
+    arrays = read(dataset)
+    images, labels = torch.tensor(arrays.images[:30]) / 255, torch.tensor(arrays.labels[:30])
+    with torch.inference_mode(), device.arithmetic(torch.device("cpu"), "bf16"):
+        wrong = (model.class_scores(images).argmax(1) != labels).sum()
+    assert float(errors[24]) == pytest.approx(100 * int(wrong) / 30)
+
+
+def test_to_evaluate_a_test_split_is_needed(dataset: Path, tmp_path: Path) -> None:
+    settings = {"model": LABELLED, "training": {**SETTINGS["training"], "evaluate_every": 8}}
+    with pytest.raises(UserError, match=r"training\.evaluate_every: a test split is needed"):
+        run(dataset, tmp_path, settings)
+
+
+@pytest.mark.parametrize("family", ["supcaps", "discriminative"])
+def test_pairs_can_be_trained_on_and_interrupted(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = prepare("multimnist", "train", tmp_path, tmp_path, stand_in=True, options={"limit": 60, "pairs": 5})
+    settings = {"model": {**LABELLED, "family": family}, "training": {**SETTINGS["training"], "shift": 0}}
+    whole = run(pairs, tmp_path / "whole", settings)
+    cut = tmp_path / "cut"
+    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(pairs, cut, settings)
+    monkeypatch.undo()
+    assert same(whole, run(pairs, cut, settings))
+
+
+def test_variants_are_timed_side_by_side(dataset: Path, tmp_path: Path) -> None:
+    training = {**SETTINGS["training"], "shift": 0}
+    variants = {
+        name: {"model": {**LABELLED, "family": family}, "training": training}
+        for name, family in (("a", "supcaps"), ("b", "discriminative"))
+    }
+    out = tmp_path / "steps.json"
+    time_variants(variants, dict.fromkeys(variants, dataset), out, rounds=3, steps=2, batch_size=4, device="cpu")
+    made = json.loads(out.read_text())
+    assert made["batch_size"] == {"a": 4, "b": 4}
+    assert made["stand_in"]
+    assert {name: len(values) for name, values in made["seconds_per_step"].items()} == {"a": 3, "b": 3}
+    assert all(0 < value < 10 for values in made["seconds_per_step"].values() for value in values)
 
 
 def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(dataset: Path, tmp_path: Path) -> None:

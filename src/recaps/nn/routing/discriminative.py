@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.losses import present_classes
-from recaps.nn.routing.products import block_diagonal, weighted_sum
+from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.routing.routed import Routed
 from recaps.nn.squash import squash
 
@@ -71,7 +71,7 @@ class _Weighted(torch.autograd.Function):
         squared = scale = None
         weights = coefficients
         if squash_votes:
-            squared = votes.square().sum(-1, dtype=coefficients.dtype) + EPSILON
+            squared = torch.linalg.vector_norm(votes, dim=-1, dtype=coefficients.dtype).square() + EPSILON
             scale = squared.sqrt() / (1 + squared)
             weights = coefficients * scale
         weights = weights.to(flat.dtype).expand(len(votes), -1, -1)
@@ -87,10 +87,10 @@ class _Weighted(torch.autograd.Function):
         directions = block_diagonal(to_votes.to(flat.dtype))
         both = torch.cat([directions, block_diagonal(to_coefficients.to(flat.dtype))], 2)
         agreement, for_coefficients = torch.bmm(flat, both).to(coefficients.dtype).chunk(2, 2)
-        votes_gradient = torch.bmm(weights, directions.transpose(1, 2)).view_as(votes)
+        gradient = torch.bmm(weights, directions.transpose(1, 2))
         if squared is None:
-            return votes_gradient, for_coefficients.sum(0), None
+            return gradient.view_as(votes), for_coefficients.sum(0), None
         slope = (1 - squared) / (squared.sqrt() * (1 + squared).square())  # twice d scale / d squared
-        at_length = coefficients * agreement * slope
-        votes_gradient.addcmul_(votes, at_length.to(votes.dtype).unsqueeze(-1))
-        return votes_gradient, (scale * for_coefficients).sum(0), None
+        at_length = (coefficients * agreement * slope).to(flat.dtype)
+        gradient.addcmul_(flat, spread(at_length, votes.shape[3]))
+        return gradient.view_as(votes), (scale * for_coefficients).sum(0), None

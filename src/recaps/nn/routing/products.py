@@ -27,3 +27,9 @@ def weighted_sum(weights: Tensor, flat: Tensor) -> Tensor:
 def block_diagonal(vectors: Tensor) -> Tensor:
     """[B, J, D] to [B, J*D, J], vector j in rows j*D to j*D+D-1 of column j, zeros elsewhere."""
     return torch.diag_embed(vectors.transpose(1, 2), dim1=1, dim2=3).flatten(1, 2)
+
+
+def spread(values: Tensor, dim: int) -> Tensor:
+    """Every value once for each dimension of its vote: [B, I, J] to [B, I, J*D]; faster than broadcasting."""
+    ones = block_diagonal(values.new_ones(1, values.shape[2], dim))[0].t()
+    return torch.matmul(values, ones)

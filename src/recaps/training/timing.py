@@ -1,0 +1,105 @@
+"""Training steps of several variants, timed side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recaps import io, provenance
+from recaps.arrays import Arrays, read
+from recaps.config.training import Training
+from recaps.training import device as devices
+from recaps.training.batches import Batches, view_shape
+from recaps.training.randomness import generator
+from recaps.training.run import fresh_model
+from recaps.training.samples import samples
+
+
+def time_variants(
+    variants: Mapping[str, Mapping[str, Any]],
+    datasets: Mapping[str, Path],
+    out: Path,
+    *,
+    rounds: int = 10,
+    steps: int = 5,
+    batch_size: int | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    project: Path | None = None,
+) -> None:
+    """Time training steps, batches included, and write seconds per step to `out` (JSON).
+
+    Every round takes all variants in a random order of its own, so that what else the machine does meets all alike.
+
+    Args:
+        variants: for each its `model` and `training`, as for `train`.
+        datasets: for each its prepared training split.
+        rounds: values for each variant.
+        steps: steps that each value is the mean of.
+        batch_size: one for all instead of each variant's own.
+        device: `auto`, `cpu` or `cuda`.
+        threads: CPU threads; None: PyTorch's choice.
+        project: the git checkout whose commit the record names.
+    """
+    where = devices.choose(device, threads)
+    batch = {} if batch_size is None else {"batch_size": batch_size}
+    trainings = {
+        name: Training.model_validate(settings["training"]).model_copy(update=batch)
+        for name, settings in variants.items()
+    }
+    arrays = {folder: read(folder) for folder in set(datasets.values())}
+    steppers = {name: _stepper(variants[name], trainings[name], arrays[datasets[name]], where) for name in variants}
+    for step in steppers.values():
+        step(2)
+    names, seconds = list(variants), {name: list[float]() for name in variants}
+    for each in range(rounds):
+        for place in torch.randperm(len(names), generator=generator(0, "timing", each)).tolist():
+            seconds[names[place]].append(_timed(steppers[names[place]], steps, where) / steps)
+    io.write_json(
+        out,
+        {
+            "kind": "timing",
+            "rounds": rounds,
+            "steps": steps,
+            "seconds_per_step": seconds,
+            "batch_size": {name: training.batch_size for name, training in trainings.items()},
+            "precision": {name: training.precision for name, training in trainings.items()},
+            "stand_in": any(split.record["stand_in"] for split in arrays.values()),
+            "device": devices.describe(where),
+            "torch": str(torch.__version__),
+            **provenance.describe(project),
+        },
+    )
+
+
+def _stepper(
+    settings: Mapping[str, Any], training: Training, arrays: Arrays, device: torch.device
+) -> Callable[[int], None]:
+    """A function that trains a fresh model for some steps more."""
+    shape = view_shape(arrays.images.shape[1:], training)
+    model = fresh_model(settings, shape, int(arrays.record["classes"]), seed=0).place(device)
+    model.configure(training)
+    model.train()
+    batches = Batches(samples(arrays, device), training, 0, device)
+    done = 0
+
+    def step(n: int) -> None:
+        nonlocal done
+        for _ in range(n):
+            with devices.arithmetic(device, training.precision):
+                model.training_step(batches(done), done)
+            done += 1
+
+    return step
+
+
+def _timed(step: Callable[[int], None], n: int, device: torch.device) -> float:
+    started = time.perf_counter()
+    step(n)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
