@@ -7,6 +7,8 @@ SHELL := /bin/bash
 # A Python to make the environment with; `make PYTHON=/path/to/python3.12 demo` chooses another.
 PYTHON ?=
 SCALE ?= desk
+# For `make publish`: papers; all that are finished if empty.
+PAPERS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -60,8 +62,8 @@ format: environment ## Rewrite in the project's style
 bench: environment ## Speed of each model: step time, images/s, share of the machine's peak, memory
 	@$(BIN)/python -m recaps.bench
 
-publish: environment ## Keep a finished run in git: results/published/SCALE (make publish SCALE=desk)
-	@$(BIN)/python -m recaps.report.publish --scale $(SCALE)
+publish: environment ## Keep finished papers in git: results/published/SCALE (make publish SCALE=desk PAPERS="sparse")
+	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS))
 
 compare: environment ## Set your own run beside the published one (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)

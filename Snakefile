@@ -41,6 +41,7 @@ wildcard_constraints:
     probe=plan.any_of("probe"),
     table=plan.any_of("table"),
     figure=plan.any_of("figure"),
+    timing=plan.any_of("timing"),
     file="[^/]+",
 
 

@@ -40,6 +40,7 @@ rule build_report:
         figures=plan.figures(),
         metrics=plan.metrics(),
         heads=plan.heads(),
+        timings=plan.timings(),
         records=plan.records(),
         datasets=plan.datasets(),
         readings=plan.readings(),

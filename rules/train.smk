@@ -1,9 +1,10 @@
-"""One training for each paper, variant and seed."""
+"""One training for each paper, variant and seed; and how long training steps take."""
 
 
 rule train_variant:
     input:
-        plan.training_set,
+        dataset=plan.training_set,
+        test=plan.evaluation_set,
     output:
         model="<run>/model.safetensors",
         config="<run>/config.json",
@@ -29,3 +30,31 @@ rule train_variant:
         "Training {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed} (progress: {log})"
     script:
         "../workflow/scripts/train_variant.py"
+
+
+rule time_steps:
+    input:
+        unpack(plan.timing_sets),
+    output:
+        timing="<paper>/timings/{timing}.json",
+    log:
+        "<logs>/time_steps/{paper}-{timing}.log",
+    benchmark:
+        "<benchmarks>/time_steps/{paper}-{timing}.tsv"
+    conda:
+        "../envs/recaps.yaml"
+    # More than any machine has: Snakemake lowers it to all the cores that it was given, so that no other job runs
+    # beside the measurement. A profile for a cluster must set it.
+    threads: 1000
+    resources:
+        gpu=plan.gpus,
+        mem_mb=growing(8000),
+        runtime=growing(60),
+    params:
+        code=plan.timing_code,
+        variants=plan.timed_variants,
+        options=plan.timing_options,
+    message:
+        "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"
+    script:
+        "../workflow/scripts/time_steps.py"

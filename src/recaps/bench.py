@@ -112,18 +112,21 @@ def matmul_peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> f
     return 2 * size**3 * repeats / min(_timed(product, device) for _ in range(5))
 
 
-def line(row: Row) -> str:
-    """A row as text."""
+def line(row: Row, first: Row) -> str:
+    """A row as text; `first` is the one that it is compared with."""
     rate = row.flop / row.seconds
+    relative = row.seconds / row.batch_size / (first.seconds / first.batch_size)
     return (
-        f"{row.name:<26} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size / row.seconds:>9.1f}"
+        f"{row.name:<28} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size:>6}"
+        f" {row.batch_size / row.seconds:>9.1f} {relative:>8.2f}"
         f" {rate / GIGA:>8.1f} {row.peaks['bf16'] / GIGA:>6.0f} {rate / row.peaks['bf16']:>5.0%}"
         f" {row.peaks['float32'] / GIGA:>6.0f} {rate / row.peaks['float32']:>5.0%} {row.peak_memory / 2**30:>7.2f}"
     )
 
 
 HEAD = (
-    f"{'model':<26} {'precision':<9} {'s/step':>8} {'spread':>7} {'images/s':>9} {'GFLOP/s':>8}"
+    f"{'model':<28} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
+    f" {'GFLOP/s':>8}"
     f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
 )
 
@@ -135,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--papers", nargs="+", help="papers whose models are timed (default: config.yaml's)")
     parser.add_argument("--only", nargs="+", help="variants to time (default: all)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--precisions", nargs="+", default=["bf16", "float32"], choices=["bf16", "float32"])
+    parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
     try:
         _bench(parser.parse_args(arguments))
@@ -155,16 +158,31 @@ def _bench(options: argparse.Namespace) -> None:
     print(
         f"PyTorch {torch.__version__} on {devices.describe(devices.choose(options.device))}, models of {options.scale}"
     )
+    print("relative: seconds per image, relative to the paper's first model on the same data")
     print("bf16, f32: GFLOP/s of matrix products in the same process, and the training step's share of it")
     print(HEAD, flush=True)
+    first: dict[tuple[str, ...], Row] = {}
+    timed: dict[str, str] = {}
     for name, variant in variants.items():
         if options.only and name.split("/")[1] not in options.only:
+            continue
+        twin = timed.setdefault(_work(variant), name)
+        if twin != name:
+            print(f"{name:<28} as {twin}", flush=True)
             continue
         for precision in options.precisions:
             # A process for each, so that one model's memory does not count for the next.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
                 job = process.submit(time_step, name, variant, precision, options.device, options.steps)
-                print(line(job.result()), flush=True)
+                row = job.result()
+                print(line(row, first.setdefault((name.split("/")[0], variant.data, precision), row)), flush=True)
+
+
+def _work(variant: Variant) -> str:
+    """Equal for variants whose steps do the same work: one network on images of one shape, in batches of one size."""
+    about = describe(variant.data.split("/")[0])
+    shape = view_shape((about["channels"], about["height"], about["width"]), variant.training)
+    return f"{variant.model!r} {shape} {variant.training.batch_size} {'pairs' in defaults(variant.data.split('/')[0])}"
 
 
 def _stepper(model: Model, batch: Batch, device: torch.device, precision: str) -> Callable[[], object]:

@@ -1,23 +1,21 @@
 """The library's stages without a workflow, for a machine that has PyTorch but no Snakemake.
 
-The files are the workflow's own: what was made here, it takes over.
+The files are the workflow's own: what was made here, it takes over, unfinished trainings included.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 from recaps.config.load import Project, load, read_yaml
-from recaps.config.variant import Variant
 from recaps.errors import TRY_AGAIN, UserError, nearest
-from recaps.fingerprint import fingerprint
 from recaps.io import read_json
+from recaps.workflow.plan import Plan, head_file, latents_file, probe_file
 
-#: What a training runs, given the model's family.
-CODE = ("recaps.training.run", "recaps.models.{}", "recaps.config.models.{}")
+RUN_HELP = "train and evaluate variants; timings, tables and figures are left to the workflow"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,11 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
         values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))
         values |= {"scale": options.scale} if options.scale else {}
         values |= {"papers": options.papers} if options.papers else {}
+        values |= {"seeds": options.seeds} if options.seeds else {}
         project = load(values, options.config)
         if options.command == "list":
             print(_listing(project))
             return 0
-        return _run(project, options)
+        return _run(Plan(project, Path.cwd()), options)
     except UserError as error:
         print(f"recaps: {error}", file=sys.stderr)
         return 1
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["list", "run"], help="list the variants, or train and evaluate them")
+    parser.add_argument("command", choices=["list", "run"], help=f"list: name the variants; run: {RUN_HELP}")
     parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
     parser.add_argument("--scale", help="instead of config.yaml's")
     parser.add_argument("--papers", nargs="+", help="instead of config.yaml's")
@@ -58,16 +57,19 @@ def _listing(project: Project) -> str:
     return "\n".join(lines)
 
 
-def _run(project: Project, options: argparse.Namespace) -> int:
+def _run(plan: Plan, options: argparse.Namespace) -> int:
     from recaps.training.interruption import Interrupted
 
-    for paper, settings in project.papers.items():
-        for name in options.variants or settings.variants:
-            if name not in settings.variants:
-                raise UserError(f"--variants: {paper} has no variant '{name}'{nearest(name, settings.variants)}")
-            for seed in options.seeds or project.seeds:
+    papers = plan.project.papers
+    known = {name for paper in papers.values() for name in paper.variants}
+    for name in options.variants or ():
+        if name not in known:
+            raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
+    for paper, settings in papers.items():
+        for name in (name for name in settings.variants if name in (options.variants or known)):
+            for seed in plan.project.seeds:
                 try:
-                    Run(project, paper, name, seed, options.threads).complete()
+                    Run(plan, paper, name, seed, options.threads).complete()
                 except Interrupted as stop:
                     print(f"recaps: {paper}/{name}, seed {seed}: {stop}", file=sys.stderr)
                     return TRY_AGAIN
@@ -77,56 +79,40 @@ def _run(project: Project, options: argparse.Namespace) -> int:
 class Run:
     """One run with all that is read from it, made stage by stage; what exists is kept."""
 
-    def __init__(self, project: Project, paper: str, variant: str, seed: int, threads: int | None) -> None:
-        self.project, self.seed, self.threads = project, seed, threads
-        self.identity = {"paper": paper, "variant": variant, "scale": project.config.scale}
-        self.paper = project.papers[paper]
-        self.variant: Variant = self.paper.variants[variant]
-        self.root = Path(project.config.results) / project.config.scale
-        self.folder = self.root / "runs" / paper / variant / f"seed-{seed}"
+    def __init__(self, plan: Plan, paper: str, variant: str, seed: int, threads: int | None) -> None:
+        self.plan = plan
+        self.names = {"scale": plan.scale, "paper": paper, "variant": variant, "seed": seed}
+        self.variant = plan.project.papers[paper].variants[variant]
+        self.folder = Path(plan.run(self._wildcards()))
+        self.device, self.threads = plan.project.config.device, threads
 
     def complete(self) -> None:
         self.train()
         self.read()
         self.evaluate()
 
-    def dataset(self, set_name: str) -> Path:
-        """Folder of a prepared split; fetched and prepared if it is not there."""
-        from recaps.datasets import catalogue
-        from recaps.datasets.download import fetch
-        from recaps.datasets.preparation import prepare
-        from recaps.datasets.sources import file
-
-        name, split = self.project.resolve(set_name).split("/")
-        folder = self.root / "datasets" / name / split
-        if not (folder / "record.json").exists():
-            raw, scale = Path(self.project.config.data), self.project.scale
-            for path in map(Path, catalogue.raw_inputs(name, split, scale.stand_in)):
-                fetch(file(str(path.parent), path.name), raw / path.parent, mirror=self.project.config.mirror)
-            options: Mapping[str, object] = scale.dataset_options.get(name, {})
-            prepare(name, split, raw, self.root / "datasets", stand_in=scale.stand_in, options=options)
-        return folder
-
     def train(self) -> None:
         from recaps.training.run import train
 
-        settings = self.variant.model_dump(mode="json", include={"model", "training"})
-        if (self.folder / "record.json").exists():
+        names, record = self._wildcards(), self.folder / "record.json"
+        settings = self.plan.training(names)
+        if record.exists():
             made = read_json(self.folder / "config.json")
             if any(made[key] != settings[key] for key in settings):
                 raise UserError(f"{self.folder}: holds a run with other settings; move or delete it to train anew")
-        if self._missing([self.folder / "record.json"]):
+        elif _missing(record):
+            test = self.plan.evaluation_set(names)
             train(
                 settings,
-                identity=self.identity,
-                seed=self.seed,
-                dataset=self.dataset(self.variant.data),
+                identity={key: self.names[key] for key in ("paper", "variant", "scale")},
+                seed=names.seed,
+                dataset=self._prepared(self.plan.training_set(names)),
+                test=self._prepared(test) if test else None,
                 out=self.folder,
-                checkpoints=self.root / "checkpoints" / self.folder.relative_to(self.root / "runs"),
-                device=self.project.config.device,
+                checkpoints=Path(self.plan.checkpoints(names)),
+                device=self.device,
                 threads=self.threads,
-                code=fingerprint([each.format(self.variant.model.family) for each in CODE]),
-                project=Path.cwd(),
+                project=self.plan.root,
             )
 
     def read(self) -> None:
@@ -134,14 +120,16 @@ class Run:
         from recaps.evaluation.latents import extract
         from recaps.evaluation.probes import probe
 
-        device, threads = self.project.config.device, self.threads
-        for name, limit in self.variant.latents.items():
-            for out in self._missing([self._latents(name)]):
-                extract(self.folder, self.dataset(name), out, limit=limit, device=device, threads=threads)
-        test = f"{self.variant.data.split('/')[0]}/test"
+        for name in map(self.plan.project.resolve, self.variant.latents):
+            if _missing(out := self.folder / latents_file(name)):
+                dataset, split = name.split("/")
+                limit = self.plan.limit(self._wildcards(dataset=dataset, split=split))
+                folder = self._prepared(self.plan.dataset_files(name))
+                extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
         for name in self.variant.probes:
-            for out in self._missing([self.folder / "probes" / f"{name}.npz"]):
-                probe(self.folder, self.dataset(test), out, name=name, device=device, threads=threads)
+            if _missing(out := self.folder / probe_file(name)):
+                folder = self._prepared(self.plan.test_set(self._wildcards()))
+                probe(self.folder, folder, out, name=name, device=self.device, threads=self.threads)
 
     def evaluate(self) -> None:
         """Heads."""
@@ -149,20 +137,36 @@ class Run:
 
         for head, protocols in self.variant.heads.items():
             for name in protocols:
-                protocol = self.paper.protocols[name]
-                sets = {part.set for part in (protocol.fit, protocol.test) if part and part.set in self.variant.latents}
-                rules = protocol.model_dump()
-                for part in filter(None, (rules["fit"], rules["test"])):
-                    part["set"] = self.project.resolve(part["set"])
-                for out in self._missing([self.folder / "heads" / f"{head}-{name}.json"]):
-                    latents = {self.project.resolve(each): self._latents(each) for each in sets}
-                    evaluate(latents, self.paper.heads[head].model_dump(), rules, out)
+                names = self._wildcards(head=head, protocol=name)
+                if _missing(out := self.folder / head_file(head, name)):
+                    protocol = self.plan.protocol(names)
+                    files = self.plan.head_latents(names).items()
+                    latents = {protocol[role]["set"]: Path(file) for role, file in files}
+                    evaluate(latents, self.plan.head(names), protocol, out)
 
-    def _latents(self, set_name: str) -> Path:
-        return self.folder / "latents" / f"{self.project.resolve(set_name).replace('/', '-')}.npz"
+    def _prepared(self, files: list[str]) -> Path:
+        """Folder of a prepared split; fetched and prepared if it is not there."""
+        from recaps.datasets.download import fetch
+        from recaps.datasets.preparation import prepare
+        from recaps.datasets.sources import file
 
-    def _missing(self, files: Iterable[Path]) -> list[Path]:
-        missing = [file for file in files if not file.exists()]
-        for file in missing:
-            print(f"recaps: making {file}", file=sys.stderr, flush=True)
-        return missing
+        folder, config = Path(files[0]).parent, self.plan.project.config
+        if not (folder / "record.json").exists():
+            dataset, split = folder.parts[-2:]
+            names = self._wildcards(dataset=dataset, split=split)
+            for raw in map(Path, self.plan.raw_files(names)):
+                fetch(file(raw.parent.name, raw.name), raw.parent, mirror=config.mirror)
+            stand_in, options = self.plan.stand_in(names), self.plan.dataset_options(names)
+            prepare(dataset, split, Path(config.data), folder.parents[1], stand_in=stand_in, options=options)
+        return folder
+
+    def _wildcards(self, **more: str) -> SimpleNamespace:
+        """As the workflow has them."""
+        return SimpleNamespace(**self.names, **more)
+
+
+def _missing(file: Path) -> bool:
+    if not file.exists():
+        print(f"recaps: making {file}", file=sys.stderr, flush=True)
+        return True
+    return False

@@ -48,7 +48,16 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(command) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
     assert row[:2] == ["sparse/convnet-28", "float32"]
-    assert float(row[4]) > 0
+    assert float(row[5]) > 0
+    assert float(row[6]) == 1
+
+
+def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", CONFIG, "--scale", "smoke", "--papers", "discriminative", "--steps", "1", "--only"]
+    assert bench.main([*command, "multimnist-l2", "mnist-l2-fc", "fashion-l2-fc"]) == 0
+    rows = [row.split() for row in capsys.readouterr().out.splitlines()[4:]]
+    assert rows[1] == ["discriminative/fashion-l2-fc", "as", "discriminative/mnist-l2-fc"]
+    assert rows[2][0] == "discriminative/multimnist-l2"
 
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

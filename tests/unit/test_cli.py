@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from recaps.cli import main
+from recaps.cli import Run, main
+from recaps.config.load import load
+from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +44,35 @@ def test_run_goes_through_all_stages_once(
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "recaps: --variants: sparse has no variant 'sparscaps' (did you mean 'sparsecaps'?)\n"
-    )
+    message = "--variants: no variant 'sparscaps' in sparse, discriminative (did you mean 'sparsecaps'?)"
+    assert capsys.readouterr().err == f"recaps: {message}\n"
+
+
+def test_a_run_that_evaluates_gets_its_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", "mnist-l2-fc", "--threads", "1"]
+    assert main(command) == 0
+    run = tmp_path / "results/smoke/runs/discriminative/mnist-l2-fc/seed-0"
+    with open(run / "history.csv", encoding="utf-8") as file:
+        assert all(row["test_error"] for row in csv.DictReader(file))
+    assert (run / "heads/argmax-mnist.json").exists()
+
+
+def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the one began, the other goes on with."""
+    monkeypatch.chdir(tmp_path)
+    project = load({"scale": "smoke"}, CONFIG)
+    called = {}
+    monkeypatch.setattr("recaps.training.run.train", lambda settings, **options: called.update(options))
+    run = Run(Plan(project, tmp_path), "sparse", "convnet-28", 0, None)
+    run.train()
+    names = SimpleNamespace(paper="sparse", variant="convnet-28", seed="0")
+    assert called["checkpoints"] == Path(Plan(project, CONFIG.parent).checkpoints(names))
+    assert called["test"] is None
+    assert "code" not in called, "a checkpoint's folder is named by the code already"
+
+
+def test_help_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "timings, tables and figures are left to the workflow" in " ".join(capsys.readouterr().out.split())

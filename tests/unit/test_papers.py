@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from recaps.papers import draw, sparse
+from recaps.papers.parts import mosaic
 
 pytestmark = pytest.mark.unit
 
@@ -50,11 +51,20 @@ def test_mosaic_has_room_for_every_picture(pictures: int, columns: int, shape: t
     import matplotlib.pyplot as plt
 
     figure, axis = plt.subplots()
-    sparse._mosaic(axis, [np.full((28, 28), k) for k in range(pictures)], columns, "gray", 0, pictures)
+    mosaic(axis, [np.full((28, 28), k) for k in range(pictures)], columns, "gray", 0, pictures)
     canvas = axis.images[0].get_array()
     assert canvas is not None
     assert canvas.shape == shape
     assert canvas[-1, (pictures - 1) % columns * 30] == pictures - 1
+    plt.close(figure)
+
+
+def test_mosaic_of_no_pictures_is_empty() -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots()
+    mosaic(axis, [], 10, "gray", 0, 1)
+    assert not axis.images
     plt.close(figure)
 
 

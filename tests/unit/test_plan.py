@@ -12,7 +12,9 @@ import pytest
 
 from recaps.config.load import load
 from recaps.errors import UserError
-from recaps.workflow.plan import Plan, growing, start
+from recaps.workflow.plan import DATASET_FILES, RUN_FILES, Plan, growing, start
+
+VARIANTS = ("dense", "convnet")
 
 
 @pytest.fixture
@@ -29,8 +31,12 @@ def wildcards(**values: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": "0", **values})
 
 
+def sparse(variant: str, **settings: Any) -> dict[str, Any]:
+    return {"overrides": {"sparse": {"variants": {variant: settings}}}}
+
+
 def dense(**settings: Any) -> dict[str, Any]:
-    return {"overrides": {"sparse": {"variants": {"dense": settings}}}}
+    return sparse("dense", **settings)
 
 
 def test_names_with_dashes_are_told_apart(plan: Any) -> None:
@@ -43,18 +49,57 @@ def test_names_with_dashes_are_told_apart(plan: Any) -> None:
     assert not re.fullmatch(smoke.any_of("scale"), "desk")
 
 
+def timed(**output: Any) -> dict[str, Any]:
+    """Overrides that give `sparse` a timing, and its figure 3 what is asked for."""
+    timing = {"variants": ["dense", "convnet"], "rounds": 3, "batch_size": 32}
+    return {"overrides": {"sparse": {"timings": {"steps": timing}, "figures": {"figure-3": output}}}}
+
+
 def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
-    smoke = plan()
+    smoke = plan(papers=["sparse"])
     assert "results/smoke/papers/sparse/figure-3.png" in smoke.figures()
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
     assert set(smoke.paper("sparse")) == {*smoke.tables(), *smoke.figures(), *smoke.metrics()}
 
 
 def test_one_run_per_variant_and_seed(plan: Any) -> None:
-    variants = len(plan().project.papers["sparse"].variants)
+    variants = sum(len(paper.variants) for paper in plan().project.papers.values())
     assert len(plan().models()) == variants
     assert len(plan(seeds=[3, 5]).models()) == 2 * variants
     assert "results/smoke/runs/sparse/dense/seed-5/model.safetensors" in plan(seeds=[3, 5]).models()
+
+
+def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
+    assert plan().evaluation_set(wildcards()) == []
+    convnet = plan(**sparse("convnet-28", training={"evaluate_every": 5}), papers=["sparse"])
+    assert convnet.evaluation_set(wildcards(variant="convnet-28")) == [
+        f"results/smoke/datasets/mnist/test/{file}" for file in DATASET_FILES
+    ]
+    every = plan(**sparse("dense", training={"evaluate_every": 5}, data="mnist-rotated/train"), papers=["sparse"])
+    assert "results/smoke/datasets/mnist-rotated/test/record.json" in every.datasets()
+
+
+def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
+    smoke, names = plan(**timed()), wildcards(timing="steps")
+    assert re.fullmatch(smoke.any_of("timing"), "steps")
+    assert list(smoke.timing_sets(names)) == ["dense", "convnet"]
+    assert smoke.timing_sets(names)["dense"] == smoke.training_set(wildcards())
+    assert smoke.timed_variants(names)["dense"] == smoke.training(wildcards())
+    assert smoke.timing_options(names) == {"rounds": 3, "steps": 5, "batch_size": 32}
+    assert smoke.timing_code(names) not in {smoke.family_code("time_steps")(wildcards(variant=v)) for v in VARIANTS}
+
+
+def test_what_metrics_and_drawings_read(plan: Any) -> None:
+    smoke = plan(**timed(timings=["steps"], sets=["affnist/test"]), datasets={"affnist": "affnist-generated"})
+    images = "results/smoke/datasets/affnist-generated/test/images.npy"
+    timing = "results/smoke/papers/sparse/timings/steps.json"
+    figure = smoke.figure_inputs(wildcards(figure="figure-3"))
+    assert {timing, images, "results/smoke/runs/sparse/dense/seed-0/latents/mnist-40-test.npz"} <= set(figure)
+    metrics = smoke.metrics_inputs(wildcards())
+    runs = {f"results/smoke/runs/sparse/{variant}/seed-0/{file}" for variant in VARIANTS for file in RUN_FILES}
+    assert {timing, images, *runs} <= set(metrics)
+    assert timing in smoke.timings()
+    assert timing not in smoke.figure_inputs(wildcards(figure="figure-4"))
 
 
 def test_stand_ins_need_no_raw_files(plan: Any) -> None:
@@ -99,6 +144,8 @@ def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
     assert len(folders) == 1
     assert folders != {plan(**dense(training={"steps": 7})).checkpoints(wildcards())}
     assert folders.pop().startswith("results/smoke/checkpoints/sparse/dense/seed-0/")
+    elsewhere = Plan(plan().project, Path("elsewhere"))
+    assert elsewhere.checkpoints(wildcards()) == plan().checkpoints(wildcards()), "the command line goes on from it"
 
 
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:

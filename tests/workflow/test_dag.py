@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Clone
+from conftest import SMOKE, Clone
 
 from recaps.config.load import Project, load
 
@@ -17,17 +17,27 @@ def project(root: Path) -> Project:
 
 
 def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
-    sparse = project.papers["sparse"]
-    variants = sparse.variants.values()
+    papers = project.papers.values()
+    variants = [variant for paper in papers for variant in paper.variants.values()]
     jobs = clone.plan()
     assert jobs["train_variant"] == len(variants)
     assert jobs["extract_latents"] == sum(len(variant.latents) for variant in variants)
     assert jobs["evaluate_head"] == sum(len(names) for variant in variants for names in variant.heads.values())
     assert jobs["read_probe"] == sum(len(variant.probes) for variant in variants)
-    assert jobs["draw_table"] == len(sparse.tables)
-    assert jobs["draw_figure"] == len(sparse.figures)
-    assert jobs["collect_metrics"] == jobs["score_claims"] == jobs["build_report"] == 1
+    assert jobs["time_steps"] == sum(len(paper.timings) for paper in papers)
+    assert jobs["draw_table"] == sum(len(paper.tables) for paper in papers)
+    assert jobs["draw_figure"] == sum(len(paper.figures) for paper in papers)
+    assert jobs["collect_metrics"] == len(papers)
+    assert jobs["score_claims"] == jobs["build_report"] == 1
     assert "fetch_file" not in jobs, "stand-ins need no network"
+
+
+def test_one_paper_alone(clone: Clone, project: Project) -> None:
+    """Nothing of one paper hangs on another's configuration, be it without probes or without timings."""
+    for name, paper in project.papers.items():
+        jobs = clone.plan("--config", "scale=smoke", f"papers=[{name}]")
+        assert jobs["train_variant"] == len(paper.variants)
+        assert jobs["collect_metrics"] == 1
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,8 @@ def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
         ("tables", "draw_table", "draw_figure"),
         ("figures", "draw_figure", "draw_table"),
         ("sparse", "collect_metrics", "score_claims"),
+        ("sparse", "collect_metrics", "time_steps"),
+        ("discriminative", "time_steps", "read_probe"),
         ("scorecard", "score_claims", "build_report"),
         ("report", "build_report", "fetch_file"),
     ],
@@ -53,20 +65,36 @@ def test_named_targets(clone: Clone, target: str, present: str, absent: str) -> 
 
 def test_targets_are_listed(clone: Clone) -> None:
     done = clone.snakemake("--list-target-rules")
-    assert {"all", "data", "train", "figures", "tables", "scorecard", "report", "sparse"} <= set(done.output.split())
+    targets = {"all", "data", "train", "figures", "tables", "scorecard", "report", "sparse", "discriminative"}
+    assert targets <= set(done.output.split())
 
 
 def test_desk_fetches_the_official_files(clone: Clone) -> None:
     done = clone.snakemake("--profile", "profiles/local", "-n", "data", "--config", "scale=desk")
     assert done.status == 0, done.output
-    assert done.jobs()["fetch_file"] == 4
+    assert done.jobs()["fetch_file"] == 9, "MNIST and Fashion-MNIST have four files each, CIFAR-10 one"
     assert "affnist-generated/test" in done.output
+    assert "cifar10/test" in done.output
 
 
 def test_slurm_typed_just_so(clone: Clone, project: Project) -> None:
     done = clone.snakemake("--profile", "slurm", "-n")
     assert done.status == 0, done.output
-    assert done.jobs()["train_variant"] == 5 * len(project.papers["sparse"].variants)
+    assert done.jobs()["train_variant"] == 5 * sum(len(paper.variants) for paper in project.papers.values())
+
+
+def test_nothing_runs_beside_a_timing(clone: Clone, project: Project) -> None:
+    """It takes all cores that Snakemake was given; a profile for a cluster must say how many it gets."""
+    (paper, timing), *_ = [(name, each) for name, paper in project.papers.items() for each in paper.timings]
+    message = 'message:\n        "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"'
+    with clone.edited("rules/train.smk", message, "priority: 0"):  # without it, the number of threads is shown
+        target = f"results/smoke/papers/{paper}/timings/{timing}.json"
+        done = clone.snakemake(*SMOKE, "-n", "--quiet", "host", "--", target)
+    assert done.status == 0, done.output
+    job = done.output.partition("rule time_steps:")[2].partition("\n\n")[0]
+    assert "threads: 2\n" in job
+    slurm = yaml.safe_load((clone.folder / "slurm" / "config.yaml").read_text(encoding="utf-8"))
+    assert "time_steps" in slurm["set-threads"]
 
 
 def test_lint(clone: Clone) -> None:
@@ -90,7 +118,7 @@ def test_mistake_ends_in_one_line(clone: Clone, arguments: list[str], line: str)
 
 
 def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
-    with clone.edited("config/papers/sparse.yaml", "learning: dense, capsules:", "learning: dense, capsuls:"):
+    with clone.edited("config/papers/sparse.yaml", "learning: dense}", "learning: dense, capsuls: 3}"):
         done = clone.snakemake("-n", "--cores", "1")
     line = "config/papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert done.status == 1

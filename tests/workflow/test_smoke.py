@@ -7,28 +7,51 @@ import os
 import time
 from pathlib import Path
 
+import pandas as pd
+import pytest
 from conftest import SMOKE, Clone
+
+from recaps.config.load import Project, load
 
 NOTHING: dict[str, int] = {}
 
 
-def test_everything_is_there_and_says_that_it_is_a_stand_in(finished: Clone) -> None:
+@pytest.fixture(scope="module")
+def project(root: Path) -> Project:
+    return load({"scale": "smoke"}, root / "config")
+
+
+def test_everything_is_there_and_says_that_it_is_a_stand_in(finished: Clone, project: Project) -> None:
     smoke = finished.folder / "results" / "smoke"
-    for name in ("report.html", "scorecard.csv", "scorecard.md", "papers/sparse/metrics.csv"):
+    for name in ("report.html", "scorecard.csv", "scorecard.md"):
         assert (smoke / name).stat().st_size > 0
-    for folder in smoke.glob("runs/sparse/*/seed-0"):
+    folders = list(smoke.glob("runs/*/*/seed-0"))
+    assert len(folders) == sum(len(paper.variants) for paper in project.papers.values())
+    for folder in folders:
         files = {"model.safetensors", "config.json", "history.csv", "record.json"}
         assert files <= {file.name for file in folder.iterdir()}
         record = json.loads((folder / "record.json").read_text())
         assert record["dataset"]["stand_in"] is True
         assert record["scale"] == "smoke"
-    for ending in ("pdf", "png", "csv"):
-        assert len(list(smoke.glob(f"papers/sparse/figure-*.{ending}"))) == 5
-    assert "stand-in" in (smoke / "papers" / "sparse" / "table-1.md").read_text().lower()
+    for name, paper in project.papers.items():
+        assert (smoke / "papers" / name / "metrics.csv").stat().st_size > 0
+        for figure in paper.figures:
+            assert all((smoke / "papers" / name / f"{figure}.{ending}").exists() for ending in ("pdf", "png", "csv"))
+        for table in paper.tables:
+            assert "stand-in" in (smoke / "papers" / name / f"{table}.md").read_text().lower()
+        for timing in paper.timings:
+            assert json.loads((smoke / "papers" / name / "timings" / f"{timing}.json").read_text())["stand_in"] is True
     assert "reproduced" not in (smoke / "scorecard.csv").read_text()
     report = (smoke / "report.html").read_text()
     assert "stand-in" in report.lower()
     assert 'src="http' not in report, "one self-contained page"
+
+
+def test_test_errors_are_in_the_history_of_those_that_evaluate(finished: Clone, project: Project) -> None:
+    for name, paper in project.papers.items():
+        for variant, settings in paper.variants.items():
+            history = pd.read_csv(finished.folder / f"results/smoke/runs/{name}/{variant}/seed-0/history.csv")
+            assert ("test_error" in history) == (settings.training.evaluate_every > 0)
 
 
 def test_nothing_half_written_is_left(finished: Clone) -> None:
@@ -58,6 +81,7 @@ def test_comments_make_nothing_again(finished: Clone) -> None:
 
 def test_machine_settings_make_nothing_again(finished: Clone) -> None:
     assert finished.plan("--config", "scale=smoke", "device=cpu", "mirror=elsewhere") == NOTHING
+    assert finished.plan("--cores", "1") == NOTHING, "nor does another number of threads"
 
 
 def test_figure_code_redraws_only(finished: Clone) -> None:
@@ -78,11 +102,21 @@ def test_style_sheet_redraws_only(finished: Clone) -> None:
     assert "draw_figure" in jobs
 
 
-def test_routing_code_retrains_the_capsule_models_only(finished: Clone) -> None:
-    with finished.edited("src/recaps/nn/routing/dynamic.py", "from __future__ import annotations", _CHANGE):
+@pytest.mark.parametrize(
+    ("module", "families"),
+    [
+        ("nn/routing/dynamic.py", {"supcaps", "sparsecaps", "discriminative"}),
+        ("nn/routing/discriminative.py", {"discriminative"}),
+        ("models/convnet.py", {"convnet"}),
+    ],
+)
+def test_code_of_models_retrains_those_that_use_it(
+    finished: Clone, project: Project, module: str, families: set[str]
+) -> None:
+    with finished.edited(f"src/recaps/{module}", "from __future__ import annotations", _CHANGE):
         jobs = finished.plan("train")
-    models = list((finished.folder / "results" / "smoke" / "runs" / "sparse").iterdir())
-    assert jobs["train_variant"] == len([folder for folder in models if not folder.name.startswith("convnet")])
+    variants = [variant for paper in project.papers.values() for variant in paper.variants.values()]
+    assert jobs["train_variant"] == len([variant for variant in variants if variant.model.family in families])
 
 
 def test_a_variants_settings_retrain_it_alone(finished: Clone) -> None:

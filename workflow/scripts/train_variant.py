@@ -7,11 +7,13 @@ from recaps.workflow.job import device, job, project_root
 with job(snakemake):
     from recaps.training.run import train
 
+    test = [Path(file).parent for file in snakemake.input.test]
     train(
         snakemake.params.settings,
         identity={key: snakemake.wildcards[key] for key in ("paper", "variant", "scale")},
         seed=int(snakemake.wildcards.seed),
-        dataset=Path(snakemake.input[0]).parent,
+        dataset=Path(snakemake.input.dataset[0]).parent,
+        test=test[0] if test else None,
         out=Path(snakemake.output.model).parent,
         checkpoints=Path(snakemake.params.checkpoints),
         device=device(snakemake),

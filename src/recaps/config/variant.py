@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from recaps.config.base import Section
 from recaps.config.models import ModelOptions
 from recaps.config.training import Training
+from recaps.errors import nearest
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
@@ -70,6 +72,24 @@ class Variant(Section):
     probes: tuple[Name, ...] = ()
     """Arrays read from the trained model for figures, e.g. `single-capsules`."""
 
+    @property
+    def test(self) -> str:
+        """The test split of the data that it is trained on."""
+        return f"{self.data.split('/')[0]}/test"
+
+
+class Timing(Section):
+    """A measurement of the time that a training step takes, of several variants side by side on one machine."""
+
+    variants: tuple[Name, ...] = Field(min_length=1)
+    """The variants whose steps are timed, each on its own training set."""
+    rounds: int = Field(10, ge=1)
+    """Every variant is timed once per round, in an order that is drawn anew for each."""
+    steps: int = Field(5, ge=1)
+    """Training steps of a variant in one round; their mean is one value."""
+    batch_size: int | None = Field(None, ge=1)
+    """Images per mini-batch, for all variants alike; null: each variant's own."""
+
 
 class Output(Section):
     """A table or a figure and the saved results that it is drawn from."""
@@ -78,8 +98,12 @@ class Output(Section):
     """Its heading."""
     caption: str
     """What is seen, and what to look for."""
-    needs: dict[Name, tuple[str, ...]]
+    needs: dict[Name, tuple[str, ...]] = {}
     """Per variant, the artefacts it reads, relative to the run's folder, e.g. `latents/mnist-40-test.npz`."""
+    sets: tuple[SetName, ...] = ()
+    """Prepared sets whose images it shows, e.g. `mnist/test`."""
+    timings: tuple[Name, ...] = ()
+    """The paper's timings that it reads."""
 
 
 class Paper(Section):
@@ -97,20 +121,38 @@ class Paper(Section):
     """What heads are fitted and tested on."""
     variants: dict[Name, Variant]
     """What it trains."""
+    timings: dict[Name, Timing] = {}
+    """What it measures of the speed of training; its metrics read all of them."""
     tables: dict[Name, Output] = {}
     """Its tables, by the name of the function that fills them in `recaps.papers`."""
     figures: dict[Name, Output] = {}
     """Its figures, likewise."""
 
+    @property
+    def outputs(self) -> dict[str, Output]:
+        """Tables and figures."""
+        return {**self.tables, **self.figures}
+
+    @property
+    def shown_sets(self) -> set[str]:
+        """The sets whose images its tables and figures show."""
+        return {name for output in self.outputs.values() for name in output.sets}
+
+    @property
+    def used_sets(self) -> set[str]:
+        """All sets that it trains on, tests on while it trains, extracts latents of, probes with, or shows."""
+        variants = self.variants.values()
+        used = {name for variant in variants for name in (variant.data, *variant.latents)}
+        tested = {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
+        return used | tested | self.shown_sets
+
     @model_validator(mode="after")
-    def _check_references(self) -> Paper:
+    def _check_heads(self) -> Paper:
         for name, variant in self.variants.items():
             for head, protocols in variant.heads.items():
-                if head not in self.heads:
-                    raise ValueError(f"variants.{name}.heads: no head '{head}' in this paper's heads")
+                _check_name(f"variants.{name}.heads", "head", head, self.heads)
                 for protocol in protocols:
-                    if protocol not in self.protocols:
-                        raise ValueError(f"variants.{name}.heads.{head}: no protocol '{protocol}' in this paper")
+                    _check_name(f"variants.{name}.heads.{head}", "protocol", protocol, self.protocols)
                     spec = self.protocols[protocol]
                     fitted = self.heads[head].kind != "argmax"
                     if fitted and spec.fit is None:
@@ -118,8 +160,21 @@ class Paper(Section):
                     for part in (spec.fit if fitted else None, spec.test):
                         if part and part.set not in variant.latents:
                             raise ValueError(f"variants.{name}.latents: lacks '{part.set}', needed by '{protocol}'")
-        for key, output in {**self.tables, **self.figures}.items():
-            for variant_name in output.needs:
-                if variant_name not in self.variants:
-                    raise ValueError(f"{key}.needs: no variant '{variant_name}' in this paper")
         return self
+
+    @model_validator(mode="after")
+    def _check_outputs(self) -> Paper:
+        for key, timing in self.timings.items():
+            for variant in timing.variants:
+                _check_name(f"timings.{key}.variants", "variant", variant, self.variants)
+        for key, output in self.outputs.items():
+            for variant in output.needs:
+                _check_name(f"{key}.needs", "variant", variant, self.variants)
+            for name in output.timings:
+                _check_name(f"{key}.timings", "timing", name, self.timings)
+        return self
+
+
+def _check_name(where: str, kind: str, name: str, known: Mapping[str, Section]) -> None:
+    if name not in known:
+        raise ValueError(f"{where}: no {kind} '{name}' in this paper{nearest(name, known)}")

@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from safetensors import SafetensorError, safe_open
 
 from recaps import io
+from recaps.arrays import Arrays
+from recaps.arrays import read as read_split
 from recaps.config.variant import Paper
+from recaps.errors import UserError
 from recaps.npz import Array, read
 
 
@@ -24,6 +28,7 @@ class Results:
         name: the paper, e.g. `sparse`.
         paper: its configuration.
         runs: the folder of its runs, `results/<scale>/runs/<paper>`.
+        folder: the folder of its tables, figures and timings, `results/<scale>/papers/<paper>`.
         seeds: the seeds that were run.
         resolve: the set that stands for a set at this scale (`affnist/test` -> `affnist-generated/test`).
         published: the published value of each claim of the paper, by the claim's id.
@@ -33,6 +38,7 @@ class Results:
     name: str
     paper: Paper
     runs: Path
+    folder: Path
     seeds: Sequence[int]
     resolve: Callable[[str], str]
     published: Mapping[str, float]
@@ -45,6 +51,39 @@ class Results:
     def record(self, variant: str, seed: int | None = None) -> dict[str, Any]:
         """The run record."""
         return dict(io.read_json(self.run(variant, seed) / "record.json"))
+
+    def config(self, variant: str, seed: int | None = None) -> dict[str, Any]:
+        """The settings that the run was really trained with, `image_shape` and `classes` among them."""
+        return dict(io.read_json(self.run(variant, seed) / "config.json"))
+
+    def history(self, variant: str, seed: int | None = None) -> pd.DataFrame:
+        """The run's history: a row per logging step."""
+        file = self.run(variant, seed) / "history.csv"
+        try:
+            return pd.read_csv(file)
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        except ValueError as error:
+            raise UserError(f"{file}: not a history ({' '.join(str(error).split())}); train again") from error
+
+    def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
+        """One of the trained model's tensors, by its name in `model.safetensors`."""
+        file = self.run(variant, seed) / "model.safetensors"
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                return np.asarray(tensors.get_tensor(name))
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        except SafetensorError as error:
+            raise UserError(f"{file}: no tensor '{name}' can be read ({error}); train again") from error
+
+    def timing(self, name: str) -> dict[str, Any]:
+        """Seconds per training step of several variants, measured beside each other."""
+        return dict(io.read_json(self.folder / "timings" / f"{name}.json"))
+
+    def split(self, set_name: str) -> Arrays:
+        """The images and labels of the set that stands for `set_name` at this scale."""
+        return read_split(self.folder.parents[1] / "datasets" / self.resolve(set_name))
 
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """The head's result for every seed."""
@@ -83,13 +122,19 @@ def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
     """Metrics as a table.
 
     Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on;
-    empty for accuracies, whose error follows from n), n, unit, and
+    empty for accuracies, whose error follows from n), n (0 where no number of images tells the error), unit, and
     measured_on, their set.
     """
     return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
 
 
 def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
-    """The row of a metric that is the mean of one value per image."""
+    """The row of a metric that is the mean of one value per image (or per round of a timing)."""
     n = len(values)
-    return variant, seed, metric, float(values.mean()), float(values.std(ddof=1) / math.sqrt(n)), n, unit, measured_on
+    error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return variant, seed, metric, float(values.mean()), error, n, unit, measured_on
+
+
+def deviation(values: Array) -> float | None:
+    """Standard deviation over seeds; None for a single one."""
+    return float(values.std(ddof=1)) if len(values) > 1 else None

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from recaps.config.variant import Variant
 from recaps.npz import Array
-from recaps.papers.pictures import mosaic
+from recaps.papers.parts import mosaic
 from recaps.papers.results import MetricRow, Results, deviation, head_metrics, mean_row, metric_rows
 
 #: Rows of table 1: label, variant, head; protocol and claim of the MNIST column; the same of the affNIST column.

@@ -1,6 +1,7 @@
 """A user's own run beside the project's published one, number by number.
 
-`python -m recaps.report.compare --scale desk` compares `results/desk` with `results/published/desk`.
+`python -m recaps.report.compare --scale desk` compares `results/desk` with `results/published/desk`: the papers that
+are in both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pandas as pd
 
 from recaps.errors import UserError
 from recaps.report import statistics
-from recaps.report.measured import Measured, collect, read_metrics
+from recaps.report.measured import Measured, collect, finished_papers, read_metrics
 from recaps.report.verdicts import format_value
 
 #: Many numbers are compared at once, so a single one must be this unlikely before it counts as different.
@@ -33,19 +34,31 @@ ONLY_PUBLISHED = "only in published"
 def compare(results: Path, published: Path) -> pd.DataFrame:
     """Return one row per metric of either side, with the difference, its p-value and a finding.
 
+    Only papers that both sides have are compared.
+
     Raises:
-        UserError: either side has no metrics.
+        UserError: either side has no metrics, or they have no paper in common.
     """
-    yours, theirs = _metrics(results), _metrics(published)
+    for folder in (results, published):
+        if not finished_papers(folder):
+            raise UserError(f"{folder}: no papers/*/metrics.csv; finish a run of this scale first")
+    common = [name for name in finished_papers(published) if name in finished_papers(results)]
+    if not common:
+        raise UserError(f"{results} and {published} have no paper in common ({'; '.join(missing(results, published))})")
+    yours, theirs = _metrics(results, common), _metrics(published, common)
     keys = [*theirs, *(key for key in yours if key not in theirs)]
     return pd.DataFrame([_row(key, yours.get(key), theirs.get(key)) for key in keys])
 
 
-def _metrics(folder: Path) -> dict[tuple[str, str, str], Measured]:
-    files = sorted(Path(folder).glob("papers/*/metrics.csv"))
-    if not files:
-        raise UserError(f"{folder}: no papers/*/metrics.csv; finish a run of this scale first")
-    return collect(read_metrics(files))
+def missing(results: Path, published: Path) -> list[str]:
+    """A line for each side that has papers which the other has not."""
+    sides = ((ONLY_YOURS, results, published), (ONLY_PUBLISHED, published, results))
+    only = [(side, set(finished_papers(one)) - set(finished_papers(other))) for side, one, other in sides]
+    return [f"not compared, {side}: {', '.join(sorted(names))}" for side, names in only if names]
+
+
+def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
+    return collect(read_metrics([Path(folder) / "papers" / name / "metrics.csv" for name in names]))
 
 
 def _row(key: tuple[str, str, str], yours: Measured | None, theirs: Measured | None) -> dict[str, object]:
@@ -98,14 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", required=True, help="the scale to compare, e.g. desk")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     options = parser.parse_args(arguments)
+    yours, published = options.results / options.scale, options.results / "published" / options.scale
     try:
-        table = compare(options.results / options.scale, options.results / "published" / options.scale)
+        table = compare(yours, published)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print("Mean ± standard deviation (seeds). With one seed on a side, only the finite test set is counted there.")
     print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     print(summary(table))
+    for line in missing(yours, published):
+        print(line)
     return 0
 
 

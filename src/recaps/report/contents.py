@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from recaps.config.load import Project
-from recaps.config.variant import Output, Variant
+from recaps.config.variant import Output, Paper, Variant
 from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report import charts
@@ -126,6 +126,12 @@ def read_runs(project: Project, paper: str, variant: str, root: Path) -> list[Ru
         history = _history(root / folder / "history.csv")
         found.append(Run(read_json(root / folder / "record.json"), folder, heads, history))
     return found
+
+
+def read_timings(paper: Paper, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the timings of a paper that were made, by name."""
+    files = {name: folder / "timings" / f"{name}.json" for name in paper.timings}
+    return {name: read_json(file) for name, file in files.items() if file.exists()}
 
 
 def _evaluations(variant: Variant, folder: Path) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.io import write_text
 from recaps.report import charts, scorecard
-from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table
+from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
 from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value
 
@@ -45,6 +45,7 @@ class Section:
     missing: Sequence[str]
     runs: Sequence[Run]
     curves: Sequence[tuple[str, Markup]]
+    timings: Mapping[str, Mapping[str, Any]]
 
 
 def build(project: Project, root: Path, out: Path, *, readings: Path | None = None) -> None:
@@ -101,9 +102,10 @@ def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Sec
         claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
         tables=tables,
         figures=figures,
-        missing=[output.title for key, output in {**paper.tables, **paper.figures}.items() if key not in drawn],
+        missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
+        timings=read_timings(paper, folder),
     )
 
 
@@ -166,8 +168,10 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     found = []
     if project.scale.stand_in or stand_in(records):
         found.append("Made of stand-in data that ships with a dependency: the numbers show only that everything runs.")
-    for name, other in sorted({**project.scale.datasets, **project.config.datasets}.items()):
-        found.append(f"The set {name} was replaced by {other}: not the data that the papers used.")
+    used = {name.split("/")[0] for paper in project.papers.values() for name in paper.used_sets}
+    for name in sorted(used):
+        if (other := project.dataset(name)) != name:
+            found.append(f"The set {name} was replaced by {other}: not the data that the papers used.")
     if len(project.seeds) == 1:
         found.append(
             "One seed per variant: no interval, and no spread over trainings. Orderings are separated on the test "

@@ -43,6 +43,11 @@ class Measured:
         return deviation(self.values)
 
 
+def finished_papers(folder: Path) -> list[str]:
+    """The papers that have metrics in the folder of a scale."""
+    return [file.parent.name for file in sorted(Path(folder).glob("papers/*/metrics.csv"))]
+
+
 def read_metrics(files: Iterable[Path]) -> pd.DataFrame:
     """Return the rows of all `metrics.csv` files; values that are not finite are left out.
 

@@ -1,11 +1,15 @@
-"""The project's own record: what is kept in git of a finished scale, a few MB without weights.
+"""The project's own record: what is kept in git of finished papers, a few MB for each scale, without weights.
 
-`python -m recaps.report.publish --scale desk` copies from `results/desk` to `results/published/desk`.
+`python -m recaps.report.publish --scale desk` copies the papers in `results/desk` to `results/published/desk`; with
+`--papers discriminative` that one alone. The record of other papers stays as it is, so that papers can be run and
+published one after the other and on different machines. The published scorecard is computed anew from the published
+metrics and run records of all of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import os
 import shutil
@@ -14,49 +18,54 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from recaps.errors import UserError
-from recaps.io import write_json
+from recaps.config.load import load
+from recaps.config.variant import Paper
+from recaps.errors import UserError, nearest
+from recaps.io import read_json, write_json
+from recaps.report import scorecard
 from recaps.report.charts import thin
-from recaps.report.measured import dirty, read_metrics, read_records, stand_in
+from recaps.report.measured import Record, dirty, finished_papers, read_metrics, read_records, stand_in
 
 #: A figure's data is kept up to this size.
 MOST_DATA = 200_000
-#: Rows kept of a run's history.
+#: Rows kept of a run's history, besides those with a test error.
 MOST_ROWS = 200
 #: Everything together.
 MOST_BYTES = 10_000_000
 
 MANIFEST = "MANIFEST.json"
-SCORECARD = ("scorecard.csv", "scorecard.md")
-OF_PAPER = (".csv", ".md", ".png")
+OF_PAPER = ("*.csv", "*.md", "*.png", "timings/*.json")
 OF_RUN = ("record.json", "config.json", "history.csv", "heads/*.json")
 
 
-def publish(results: Path, published: Path, *, allow_dirty: bool = False) -> dict[str, Any]:
-    """Replace the folder `published` by the record of the finished scale in `results`; return its manifest.
+def publish(
+    results: Path, published: Path, config: Path, *, papers: Sequence[str] = (), allow_dirty: bool = False
+) -> dict[str, Any]:
+    """Replace the record of `papers` in the folder `published` by that of the finished ones in `results`.
+
+    Args:
+        results: the folder of a scale.
+        config: the folder of the configuration: what makes a paper complete, and the claims for the scorecard.
+        papers: all that are in `results` where none are named.
+
+    Returns:
+        The manifest: commits of every paper, what was left out, and the checksum of every file.
 
     Raises:
-        UserError: the run is unfinished, made of stand-ins, made from uncommitted changes, or too large; `published`
+        UserError: a paper is unfinished, made of stand-ins, made from uncommitted changes, or too large; `published`
             is then as it was.
     """
     results, published = Path(results), Path(published)
-    commits, is_dirty = _check(results, allow_dirty)
+    chosen = _choose(results, papers)
+    settings = load({"scale": results.name, "papers": chosen}, config).papers
+    for name in chosen:
+        _check(results, name, settings[name], allow_dirty)
     building = published.parent / f".{published.name}.{os.getpid()}.part"
     try:
         building.mkdir(parents=True)
-        left_out = [path for path in _files(results) if not _copy(results, building, path)]
-        manifest = {
-            "scale": results.name,
-            "commits": commits,
-            "dirty": is_dirty,
-            "left_out": [str(path) for path in left_out],
-            "files": {
-                path.relative_to(building).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-                for path in sorted(building.rglob("*"))
-                if path.is_file()
-            },
-        }
-        write_json(building / MANIFEST, manifest)
+        left_out = _keep(published, building, chosen)
+        left_out += [path.as_posix() for path in _files(results, chosen) if not _copy(results, building, path)]
+        manifest = _complete(building, config, results.name, left_out)
         _check_size(building)
         _swap(building, published)
     except OSError as error:
@@ -66,56 +75,121 @@ def publish(results: Path, published: Path, *, allow_dirty: bool = False) -> dic
     return manifest
 
 
-def _check(results: Path, allow_dirty: bool) -> tuple[list[str], bool]:
-    """Refuse what must not be published; return the commits of the runs and whether any was dirty."""
-    finish = f"finish it first: snakemake --profile profiles/local --config scale={results.name}"
-    metrics_files = sorted(results.glob("papers/*/metrics.csv"))
-    if not metrics_files or not all((results / name).exists() for name in SCORECARD):
-        raise UserError(f"{results}: no finished run (scorecard or metrics are missing); {finish}")
-    for folder in sorted(results.glob("runs/*/*/seed-*")):
-        if not (folder / "record.json").exists():
-            raise UserError(f"{folder}: an unfinished run; {finish}")
-    records = read_records(sorted(results.glob("runs/*/*/seed-*/record.json")))
-    metrics = read_metrics(metrics_files)
-    known = {(run["paper"], run["variant"], int(run["seed"])) for run in records}
-    for row in metrics[["paper", "variant", "seed"]].drop_duplicates().itertuples(index=False):
-        if tuple(row) not in known:
-            raise UserError(f"{results}: metrics of {row[0]}/{row[1]}, seed {row[2]}, have no run record; {finish}")
+def _choose(results: Path, papers: Sequence[str]) -> list[str]:
+    """The papers to publish; those that are named must be in `results`."""
+    there = finished_papers(results)
+    if not there:
+        raise UserError(f"{results}: no finished paper (no papers/*/metrics.csv); {_finish(results)}")
+    for name in papers:
+        if name not in there:
+            raise UserError(f"{results}: no finished paper '{name}'{nearest(name, there)}; {_finish(results)}")
+    return [name for name in there if name in (papers or there)]
+
+
+def _finish(results: Path) -> str:
+    return f"finish it first: snakemake --profile profiles/local --config scale={results.name}"
+
+
+def _check(results: Path, name: str, paper: Paper, allow_dirty: bool) -> None:
+    """Refuse a paper that must not be published."""
+    folder = results / "papers" / name
+    for output in paper.outputs:
+        if not (folder / f"{output}.csv").exists():
+            raise UserError(f"{folder / output}.csv: not made yet; {_finish(results)}")
+    for run in sorted(results.glob(f"runs/{name}/*/seed-*")):
+        if not (run / "record.json").exists():
+            raise UserError(f"{run}: an unfinished run; {_finish(results)}")
+    records = _records(results, name)
+    metrics = read_metrics([folder / "metrics.csv"])
+    known = {(run["variant"], int(run["seed"])) for run in records}
+    for variant, seed in metrics[["variant", "seed"]].drop_duplicates().itertuples(index=False):
+        if (variant, seed) not in known:
+            raise UserError(
+                f"{results}: metrics of {name}/{variant}, seed {seed}, have no run record; {_finish(results)}"
+            )
     if stand_in(records) or metrics["stand_in"].any():
-        raise UserError(f"{results}: made of stand-in data, which is never published; run a scale with official data")
-    is_dirty = dirty(records)
-    if is_dirty and not allow_dirty:
-        raise UserError(
-            f"{results}: made from uncommitted changes; commit and run again, or publish with --allow-dirty"
-        )
-    return sorted({str(run.get("git", {}).get("commit")) for run in records}), is_dirty
+        raise UserError(f"{folder}: made of stand-in data, which is never published; run a scale with official data")
+    if dirty([*records, *_timings(results, name)]) and not allow_dirty:
+        raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")
 
 
-def _files(results: Path) -> Iterator[Path]:
-    """Paths, relative to `results`, of what the record is made of."""
-    yield from (Path(name) for name in SCORECARD)
-    for path in sorted(results.glob("papers/*/*")):
-        if path.suffix in OF_PAPER:
-            yield path.relative_to(results)
-    for pattern in OF_RUN:
-        for path in sorted(results.glob(f"runs/*/*/seed-*/{pattern}")):
-            yield path.relative_to(results)
+def _records(folder: Path, paper: str) -> list[Record]:
+    return [*read_records(sorted(folder.glob(f"runs/{paper}/*/seed-*/record.json")))]
+
+
+def _timings(folder: Path, paper: str) -> list[Record]:
+    return [read_json(file) for file in sorted(folder.glob(f"papers/{paper}/timings/*.json"))]
+
+
+def _keep(published: Path, building: Path, chosen: Sequence[str]) -> list[str]:
+    """Copy the record of all papers but the chosen; return what had been left out of it."""
+    kept = [name for name in finished_papers(published) if name not in chosen]
+    for name in kept:
+        for folder in (f"papers/{name}", f"runs/{name}"):
+            shutil.copytree(published / folder, building / folder)
+    before = read_json(published / MANIFEST)["left_out"] if kept else []
+    return [path for path in before if path.split("/")[1] in kept]
+
+
+def _files(results: Path, papers: Sequence[str]) -> Iterator[Path]:
+    """Paths, relative to `results`, of what the record of papers is made of."""
+    for paper in papers:
+        for folder, patterns in ((f"papers/{paper}", OF_PAPER), (f"runs/{paper}/*/seed-*", OF_RUN)):
+            for pattern in patterns:
+                for path in sorted(results.glob(f"{folder}/{pattern}")):
+                    yield path.relative_to(results)
 
 
 def _copy(results: Path, building: Path, path: Path) -> bool:
     """Copy one file, thinning a history; a figure's data that is too large stays out (False)."""
     source, target = results / path, building / path
-    is_data = path.suffix == ".csv" and path.name not in ("metrics.csv", "history.csv", *SCORECARD)
+    is_data = path.suffix == ".csv" and path.name not in ("metrics.csv", "history.csv")
     if is_data and source.stat().st_size > MOST_DATA:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.name == "history.csv":
         header, *rows = source.read_text(encoding="utf-8").splitlines()
-        kept = [rows[place] for place in thin(range(len(rows)), MOST_ROWS)]
-        target.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
+        kept = [header, *(rows[place] for place in _kept_rows([header, *rows]))]
+        target.write_text("\n".join(kept) + "\n", encoding="utf-8")
     else:
         shutil.copyfile(source, target)
     return True
+
+
+def _kept_rows(lines: Sequence[str]) -> list[int]:
+    """Positions of the rows of a history that are kept: some, evenly spread, and all with a test error."""
+    rows = list(csv.DictReader(lines))
+    tested = {place for place, row in enumerate(rows) if row.get("test_error")}
+    return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
+
+
+def _complete(building: Path, config: Path, scale: str, left_out: list[str]) -> dict[str, Any]:
+    """Write the scorecard of all papers, and the manifest, which is returned."""
+    papers = finished_papers(building)
+    made = {name: [*_records(building, name), *_timings(building, name)] for name in papers}
+    scorecard.make(
+        config / "claims.yaml",
+        [building / "papers" / name / "metrics.csv" for name in papers],
+        sorted(building.glob("runs/*/*/seed-*/record.json")),
+        building,
+        scale=scale,
+        papers=papers,
+    )
+    manifest = {
+        "scale": scale,
+        "papers": {
+            name: {"commits": sorted({str(each.get("git", {}).get("commit")) for each in all_}), "dirty": dirty(all_)}
+            for name, all_ in made.items()
+        },
+        "left_out": sorted(left_out),
+        "files": {
+            path.relative_to(building).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(building.rglob("*"))
+            if path.is_file()
+        },
+    }
+    write_json(building / MANIFEST, manifest)
+    return manifest
 
 
 def _check_size(folder: Path) -> None:
@@ -143,20 +217,29 @@ def _swap(new: Path, old: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m recaps.report.publish", description="Keep a finished scale in git."
-    )
-    parser.add_argument("--scale", required=True, help="the finished scale, e.g. desk")
+    parser = argparse.ArgumentParser(prog="python -m recaps.report.publish", description="Keep finished papers in git.")
+    parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
+    parser.add_argument("--papers", nargs="+", default=(), help="only these (default: all that are there)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
+    parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     parser.add_argument("--allow-dirty", action="store_true", help="also publish runs of uncommitted code, and say so")
     options = parser.parse_args(arguments)
     target = options.results / "published" / options.scale
     try:
-        manifest = publish(options.results / options.scale, target, allow_dirty=options.allow_dirty)
+        manifest = publish(
+            options.results / options.scale,
+            target,
+            options.config,
+            papers=options.papers,
+            allow_dirty=options.allow_dirty,
+        )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{target}: {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
+    print(
+        f"{target}: {', '.join(manifest['papers'])}; {len(manifest['files'])} files, "
+        f"{len(manifest['left_out'])} large data files left out"
+    )
     return 0
 
 

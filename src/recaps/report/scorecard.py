@@ -128,8 +128,9 @@ def _how(
     parts.append(f"{fewest} seed{'s' if fewest > 1 else ''} ({', '.join(map(str, seeds))})")
     if fewest == 1:
         parts.append(_one_seed(claim, estimate))
-    models = {(claim.paper, measure.variant, seed) for measure in present for seed in seeds}
-    used = [run for run in runs if (run["paper"], run["variant"], int(run["seed"])) in models]
+    models = [(claim.paper, measure.variant, seed) for measure in present for seed in seeds]
+    known = {(run["paper"], run["variant"], int(run["seed"])): run for run in runs}
+    used = [known[model] for model in models if model in known]
     parts += dict.fromkeys(text for run in used if (text := _trained(run)))
     devices = dict.fromkeys(str(run["device"]) for run in used if run.get("device"))
     if devices:
@@ -142,12 +143,12 @@ def _one_seed(claim: Claim, estimate: Estimate) -> str:
         return "one seed gives no interval"
     if estimate.basis == "none":
         return "one seed gives no interval, and nothing else tells the uncertainty"
-    return "one seed gives no interval; the p-value counts the finite test set only"
+    return "one seed gives no interval; the p-value counts the finite sample only"
 
 
 def _tested_on(item: Measured) -> str:
     size = f"n = {item.n:,}" if item.n else ""
-    return f"tested on {item.measured_on} ({size})" if item.measured_on and size else item.measured_on or size
+    return f"measured on {item.measured_on} ({size})" if item.measured_on and size else item.measured_on or size
 
 
 def _trained(run: Record) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from recaps.config.load import Project, load
-from recaps.config.variant import Output, Paper, Part, Variant
+from recaps.config.variant import Output, Part, Timing, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 from recaps.fingerprint import fingerprint
@@ -80,6 +80,7 @@ class Plan:
             "probe": {name for paper in papers for variant in paper.variants.values() for name in variant.probes},
             "table": {name for paper in papers for name in paper.tables},
             "figure": {name for paper in papers for name in paper.figures},
+            "timing": {name for paper in papers for name in paper.timings},
         }
         return "|".join(re.escape(name) for name in sorted(names[kind], key=lambda name: (-len(name), name)))
 
@@ -87,7 +88,7 @@ class Plan:
 
     def datasets(self) -> list[str]:
         """The record of every prepared set that the papers use."""
-        sets = {self.project.resolve(name) for paper in self.project.papers.values() for name in _sets(paper)}
+        sets = {self.project.resolve(name) for paper in self.project.papers.values() for name in paper.used_sets}
         return [f"{self._dataset(name)}/record.json" for name in sorted(sets)]
 
     def models(self) -> list[str]:
@@ -104,6 +105,10 @@ class Plan:
 
     def figures(self) -> list[str]:
         return [file for paper in self.project.papers for file in self._paper_figures(paper)]
+
+    def timings(self) -> list[str]:
+        papers = self.project.papers.items()
+        return [self._timing_file(name, timing) for name, paper in papers for timing in paper.timings]
 
     def metrics(self) -> list[str]:
         return [self._metrics(paper) for paper in self.project.papers]
@@ -135,17 +140,27 @@ class Plan:
         return [f"{self.data}/{file}" for file in files]
 
     def training_set(self, wildcards: Any) -> list[str]:
-        return self._dataset_files(self.project.resolve(self._variant(wildcards).data))
+        return self.dataset_files(self.project.resolve(self._variant(wildcards).data))
 
     def test_set(self, wildcards: Any) -> list[str]:
-        """The test split of the data that a variant was trained on."""
-        name = self.project.resolve(self._variant(wildcards).data).split("/")[0]
-        return self._dataset_files(f"{name}/test")
+        """The test split of the data that a variant is trained on."""
+        return self.dataset_files(self.project.resolve(self._variant(wildcards).test))
+
+    def evaluation_set(self, wildcards: Any) -> list[str]:
+        """The test split, where the training evaluates on it."""
+        return self.test_set(wildcards) if self._variant(wildcards).training.evaluate_every else []
+
+    def timing_sets(self, wildcards: Any) -> Inputs:
+        """The training set of every variant of a timing, by the variant's name."""
+        return {
+            variant: self.dataset_files(self.project.resolve(settings.data))
+            for variant, settings in self._timed(wildcards).items()
+        }
 
     def head_latents(self, wildcards: Any) -> Inputs:
         """The latents that a head is fitted and tested on, as `fit` (where it is fitted) and `test`."""
-        run = self._run(wildcards.paper, wildcards.variant, wildcards.seed)
-        return {role: f"{run}/latents/{name.replace('/', '-')}.npz" for role, name in self._parts(wildcards).items()}
+        run = self.run(wildcards)
+        return {role: f"{run}/{latents_file(name)}" for role, name in self._parts(wildcards).items()}
 
     def table_inputs(self, wildcards: Any) -> list[str]:
         return self._needed(wildcards.paper, self.project.papers[wildcards.paper].tables[wildcards.table])
@@ -154,16 +169,18 @@ class Plan:
         return self._needed(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
-        """All that was evaluated for one paper."""
+        """All that was made for one paper: its runs, what was read from them, its timings, and the sets it shows."""
         paper = wildcards.paper
+        settings = self.project.papers[paper]
+        trained = [f"{run}/{file}" for run in self._runs(paper) for file in RUN_FILES]
         probes = [
-            f"{run}/probes/{probe}.npz"
-            for variant in self.project.papers[paper].variants
-            for run in self._runs(paper, variant)
-            for probe in self.project.papers[paper].variants[variant].probes
+            f"{run}/{probe_file(probe)}"
+            for name, variant in settings.variants.items()
+            for run in self._runs(paper, name)
+            for probe in variant.probes
         ]
-        records = [f"{run}/record.json" for run in self._runs(paper)]
-        return [*records, *self._paper_latents(paper), *self._paper_heads(paper), *probes]
+        besides = self._besides(paper, settings.timings, sorted(settings.shown_sets))
+        return [*trained, *self._paper_latents(paper), *self._paper_heads(paper), *probes, *besides]
 
     # Settings of the rules
 
@@ -175,15 +192,24 @@ class Plan:
 
     def training(self, wildcards: Any) -> dict[str, Any]:
         """What a run is a function of, besides seed and data."""
-        return self._variant(wildcards).model_dump(mode="json", include={"model", "training"})
+        return _training(self._variant(wildcards))
 
     def checkpoints(self, wildcards: Any) -> str:
-        """Where a run's state is kept while it trains: a folder for each state of settings and code, so that none
+        """Where a run's state is kept while it trains: a folder for each state of settings and library, so that none
         continues what another began."""
-        state = json.dumps([self.training(wildcards), self.family_code("train_variant")(wildcards)], sort_keys=True)
+        code = fingerprint(["recaps.training.run", *_family(self._variant(wildcards))])
+        state = json.dumps([self.training(wildcards), code], sort_keys=True)
         key = hashlib.sha256(state.encode()).hexdigest()[:8]
         run = f"{wildcards.paper}/{wildcards.variant}/seed-{wildcards.seed}"
         return f"{self._scale}/checkpoints/{run}/{key}"
+
+    def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
+        """As `training`, for every variant of a timing."""
+        return {name: _training(variant) for name, variant in self._timed(wildcards).items()}
+
+    def timing_options(self, wildcards: Any) -> dict[str, Any]:
+        """How a timing measures."""
+        return self._timing(wildcards).model_dump(mode="json", exclude={"variants"})
 
     def limit(self, wildcards: Any) -> int | None:
         """The largest number of images whose latents are extracted."""
@@ -230,10 +256,14 @@ class Plan:
         """As `code`, with the family of the variant's model."""
 
         def of(wildcards: Any) -> str:
-            family = self._variant(wildcards).model.family
-            return self.code(script, f"recaps.models.{family}", f"recaps.config.models.{family}")
+            return self.code(script, *_family(self._variant(wildcards)))
 
         return of
+
+    def timing_code(self, wildcards: Any) -> str:
+        """As `code`, with the families of all models that are timed."""
+        modules = {module for variant in self._timed(wildcards).values() for module in _family(variant)}
+        return self.code("time_steps", *sorted(modules))
 
     def paper_code(self, script: str) -> Callable[[Any], str]:
         """As `code`, with the paper's tables and figures."""
@@ -252,8 +282,13 @@ class Plan:
     def _dataset(self, name: str) -> str:
         return f"{self._scale}/datasets/{name}"
 
-    def _dataset_files(self, name: str) -> list[str]:
+    def dataset_files(self, name: str) -> list[str]:
+        """The files of a prepared split, given the name of the set that is really used."""
         return [f"{self._dataset(name)}/{file}" for file in DATASET_FILES]
+
+    def run(self, wildcards: Any) -> str:
+        """The folder of a run."""
+        return self._run(wildcards.paper, wildcards.variant, wildcards.seed)
 
     def _run(self, paper: str, variant: str, seed: int | str) -> str:
         return f"{self._scale}/runs/{paper}/{variant}/seed-{seed}"
@@ -263,20 +298,26 @@ class Plan:
         variants = [variant] if variant else self.project.papers[paper].variants
         return [self._run(paper, name, seed) for name in variants for seed in self.project.seeds]
 
+    def _paper(self, paper: str) -> str:
+        return f"{self._scale}/papers/{paper}"
+
     def _metrics(self, paper: str) -> str:
-        return f"{self._scale}/papers/{paper}/metrics.csv"
+        return f"{self._paper(paper)}/metrics.csv"
+
+    def _timing_file(self, paper: str, name: str) -> str:
+        return f"{self._paper(paper)}/timings/{name}.json"
 
     def _paper_tables(self, paper: str) -> list[str]:
         tables = self.project.papers[paper].tables
-        return [f"{self._scale}/papers/{paper}/{name}.{ending}" for name in tables for ending in TABLE_FORMATS]
+        return [f"{self._paper(paper)}/{name}.{ending}" for name in tables for ending in TABLE_FORMATS]
 
     def _paper_figures(self, paper: str) -> list[str]:
         figures = self.project.papers[paper].figures
-        return [f"{self._scale}/papers/{paper}/{name}.{ending}" for name in figures for ending in FIGURE_FORMATS]
+        return [f"{self._paper(paper)}/{name}.{ending}" for name in figures for ending in FIGURE_FORMATS]
 
     def _paper_latents(self, paper: str) -> list[str]:
         return [
-            f"{run}/latents/{self.project.resolve(name).replace('/', '-')}.npz"
+            f"{run}/{latents_file(self.project.resolve(name))}"
             for variant, settings in self.project.papers[paper].variants.items()
             for run in self._runs(paper, variant)
             for name in settings.latents
@@ -284,7 +325,7 @@ class Plan:
 
     def _paper_heads(self, paper: str) -> list[str]:
         return [
-            f"{run}/heads/{head}-{protocol}.json"
+            f"{run}/{head_file(head, protocol)}"
             for variant, settings in self.project.papers[paper].variants.items()
             for run in self._runs(paper, variant)
             for head, protocols in settings.heads.items()
@@ -293,12 +334,18 @@ class Plan:
 
     def _needed(self, paper: str, output: Output) -> list[str]:
         """The artefacts behind a table or figure."""
-        return [
+        artefacts = [
             f"{run}/{file}"
             for variant, needs in output.needs.items()
             for run in self._runs(paper, variant)
             for file in map(self.project.artefact, needs)
         ]
+        return [*artefacts, *self._besides(paper, output.timings, output.sets)]
+
+    def _besides(self, paper: str, timings: Iterable[str], sets: Iterable[str]) -> list[str]:
+        """What a table or figure reads besides artefacts of runs."""
+        shown = [file for name in sets for file in self.dataset_files(self.project.resolve(name))]
+        return [*(self._timing_file(paper, name) for name in timings), *shown]
 
     def _caption(self, output: Output) -> str:
         warning = " STAND-IN DATA: the numbers show only that everything runs." if self.project.scale.stand_in else ""
@@ -310,6 +357,14 @@ class Plan:
             where = f"config/papers/{wildcards.paper}.yaml"
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
+
+    def _timing(self, wildcards: Any) -> Timing:
+        return self.project.papers[wildcards.paper].timings[wildcards.timing]
+
+    def _timed(self, wildcards: Any) -> dict[str, Variant]:
+        """The variants of a timing."""
+        variants = self.project.papers[wildcards.paper].variants
+        return {name: variants[name] for name in self._timing(wildcards).variants}
 
     def _parts(self, wildcards: Any) -> dict[str, str]:
         """The sets a head is fitted and tested on, by role."""
@@ -328,13 +383,13 @@ class Plan:
         for name, options in self.project.scale.dataset_options.items():
             _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
         for paper, settings in self.project.papers.items():
-            for name in _sets(settings):
+            for name in sorted(settings.used_sets):
                 _at(f"config/papers/{paper}.yaml", catalogue.check_split, *self.project.resolve(name).split("/"))
 
     def _check_needs(self) -> None:
         """Refuse a table or figure that needs what its variants do not make."""
         for paper, settings in self.project.papers.items():
-            for key, output in {**settings.tables, **settings.figures}.items():
+            for key, output in settings.outputs.items():
                 for variant, needs in output.needs.items():
                     made = _made(settings.variants[variant])
                     for need in needs:
@@ -343,21 +398,37 @@ class Plan:
                             raise UserError(f"{where}: the variant makes no '{need}'{nearest(need, made)}")
 
 
-def _sets(paper: Paper) -> list[str]:
-    """The names of all sets that a paper trains on, extracts latents of, or probes with."""
-    variants = paper.variants.values()
-    used = {name for variant in variants for name in (variant.data, *variant.latents)}
-    probed = {f"{variant.data.split('/')[0]}/test" for variant in variants if variant.probes}
-    return sorted(used | probed)
+def latents_file(set_name: str) -> str:
+    """The latents of a run on a set, below the run's folder."""
+    return f"latents/{set_name.replace('/', '-')}.npz"
+
+
+def head_file(head: str, protocol: str) -> str:
+    """The result of a run's head, below the run's folder."""
+    return f"heads/{head}-{protocol}.json"
+
+
+def probe_file(probe: str) -> str:
+    """A probe of a run, below the run's folder."""
+    return f"probes/{probe}.npz"
+
+
+def _training(variant: Variant) -> dict[str, Any]:
+    return variant.model_dump(mode="json", include={"model", "training"})
+
+
+def _family(variant: Variant) -> list[str]:
+    """The modules that a variant's model is imported from by name."""
+    return [f"{package}.{variant.model.family}" for package in ("recaps.models", "recaps.config.models")]
 
 
 def _made(variant: Variant) -> list[str]:
     """What a table or figure may need of a variant."""
     return [
         *RUN_FILES,
-        *(f"latents/{name.replace('/', '-')}.npz" for name in variant.latents),
-        *(f"heads/{head}-{protocol}.json" for head, protocols in variant.heads.items() for protocol in protocols),
-        *(f"probes/{probe}.npz" for probe in variant.probes),
+        *(latents_file(name) for name in variant.latents),
+        *(head_file(head, protocol) for head, protocols in variant.heads.items() for protocol in protocols),
+        *(probe_file(probe) for probe in variant.probes),
     ]
 
 

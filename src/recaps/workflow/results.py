@@ -17,11 +17,13 @@ def saved_results(snakemake: Any) -> Results:
     """
     project = Project.model_validate(snakemake.params.project)
     name = snakemake.wildcards.paper
+    folder = Path(snakemake.output[0]).parent
     claims = [claim for claim in read(Path(snakemake.input.claims)) if claim.paper == name]
     return Results(
         name=name,
         paper=project.papers[name],
-        runs=Path(snakemake.output[0]).parents[2] / "runs" / name,
+        runs=folder.parents[1] / "runs" / name,
+        folder=folder,
         seeds=project.seeds,
         resolve=project.resolve,
         published={claim.id: claim.published for claim in claims if isinstance(claim, Number)},

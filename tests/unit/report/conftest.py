@@ -20,7 +20,7 @@ CONFIG = REPOSITORY / "config"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
-VALUES = {
+SPARSE = {
     ("sparsecaps", "svm-mnist", "percent"): 98.7,
     ("sparsecaps", "svm-affnist-a-position", "percent"): 84.2,
     ("sparsecaps", "svm-affnist-a-disjoint", "percent"): 83.6,
@@ -43,13 +43,32 @@ VALUES = {
     ("sparsecaps", "rank0-frequency-min", "fraction"): 0.031,
     ("sparsecaps", "rank0-frequency-max", "fraction"): 0.14,
 }
+DISCRIMINATIVE = {
+    ("mnist-dr", "error", "percent"): 0.9,
+    ("mnist-l2", "error", "percent"): 0.8,
+    ("mnist-l2", "coefficients-negative", "fraction"): 0.3,
+}
+VALUES = {"sparse": SPARSE, "discriminative": DISCRIMINATIVE}
+TIMING = {
+    "kind": "timing",
+    "device": "cpu (2 cores)",
+    "torch": "2.13.0",
+    "rounds": 2,
+    "steps": 5,
+    "stand_in": False,
+    "git": {"commit": "fedcba98", "dirty": False},
+    "seconds_per_step": {"mnist-dr": [0.2, 0.3]},
+}
 
 
 class Tree:
-    """`results/<scale>` of the paper `sparse`, and the project that asked for it."""
+    """`results/<scale>` with one paper, and the project that asked for it."""
 
-    def __init__(self, folder: Path, scale: str = "desk", seeds: tuple[int, ...] = (0, 1, 2)) -> None:
-        self.project: Project = load({"scale": scale, "seeds": list(seeds)}, CONFIG)
+    def __init__(
+        self, folder: Path, scale: str = "desk", seeds: tuple[int, ...] = (0, 1), paper: str = "sparse"
+    ) -> None:
+        self.project: Project = load({"scale": scale, "seeds": list(seeds), "papers": [paper]}, CONFIG)
+        self.paper = paper
         self.scale = scale
         self.seeds = seeds
         self.root = folder / "results" / scale
@@ -57,35 +76,39 @@ class Tree:
 
     @property
     def papers(self) -> Path:
-        return self.root / "papers" / "sparse"
+        return self.root / "papers" / self.paper
 
     def run(self, variant: str, seed: int) -> Path:
-        return self.root / "runs" / "sparse" / variant / f"seed-{seed}"
+        return self.root / "runs" / self.paper / variant / f"seed-{seed}"
 
     def make(self, *, stand_in: bool = False, dirty: bool = False) -> Tree:
-        for variant in self.project.papers["sparse"].variants:
+        paper = self.project.papers[self.paper]
+        for variant in paper.variants:
             for seed in self.seeds:
                 self._run(variant, seed, stand_in, dirty)
         self.papers.mkdir(parents=True)
         self.metrics(stand_in=stand_in).to_csv(self.papers / "metrics.csv", index=False)
-        for name in self.project.papers["sparse"].tables:
+        for name in paper.tables:
             frame = pd.DataFrame({"algorithm": ["SPARSECAPS <b>", "Unmasked"], "published": ["90.12", "60.63"]})
             frame["ours"] = ["84.20 ± 0.30", "74.50 ± 0.40"]
             frame.to_csv(self.papers / f"{name}.csv", index=False)
             (self.papers / f"{name}.md").write_text("| a |\n")
             (self.papers / f"{name}.tex").write_text("a")
-        for name in self.project.papers["sparse"].figures:
+        for name in paper.figures:
             (self.papers / f"{name}.png").write_bytes(PIXEL)
             (self.papers / f"{name}.pdf").write_bytes(b"%PDF")
             (self.papers / f"{name}.csv").write_text("rank,support\n0,1.0\n")
+        for name in paper.timings:
+            (self.papers / "timings").mkdir(exist_ok=True)
+            (self.papers / "timings" / f"{name}.json").write_text(json.dumps(TIMING))
         self.score()
         return self
 
     def metrics(self, *, stand_in: bool = False, shift: float = 0.0) -> pd.DataFrame:
         rows = []
-        for (variant, metric, unit), value in VALUES.items():
+        for (variant, metric, unit), value in VALUES[self.paper].items():
             for seed in self.seeds:
-                row: dict[str, Any] = {"paper": "sparse", "variant": variant, "seed": seed, "metric": metric}
+                row: dict[str, Any] = {"paper": self.paper, "variant": variant, "seed": seed, "metric": metric}
                 row |= {"value": value * (1 + 0.004 * math.sin(seed + value)) + shift, "n": 10000, "unit": unit}
                 row |= {"stand_in": stand_in, "measured_on": "affnist-generated/test" if "affnist" in metric else ""}
                 rows.append(row)
@@ -108,7 +131,7 @@ class Tree:
     def _run(self, variant: str, seed: int, stand_in: bool, dirty: bool) -> None:
         folder = self.run(variant, seed)
         folder.mkdir(parents=True)
-        config = self.project.papers["sparse"].variants[variant].model_dump(mode="json")
+        config = self.project.papers[self.paper].variants[variant].model_dump(mode="json")
         (folder / "model.safetensors").write_bytes(b"weights")
         (folder / "config.json").write_text(json.dumps(config))
         steps = range(50, config["training"]["steps"] + 1, 50)
@@ -129,7 +152,7 @@ class Tree:
         dataset = {"name": name, "split": split, "stand_in": stand_in, "n": 60000}
         return {
             "kind": "run",
-            "paper": "sparse",
+            "paper": self.paper,
             "variant": variant,
             "seed": seed,
             "scale": self.scale,
@@ -156,7 +179,7 @@ class Tree:
 def tree(tmp_path: Path) -> Callable[..., Tree]:
     """A maker of results trees below the test's own folder."""
 
-    def make(scale: str = "desk", seeds: tuple[int, ...] = (0, 1), **options: Any) -> Tree:
-        return Tree(tmp_path, scale, seeds).make(**options)
+    def make(scale: str = "desk", seeds: tuple[int, ...] = (0, 1), paper: str = "sparse", **options: Any) -> Tree:
+        return Tree(tmp_path, scale, seeds, paper).make(**options)
 
     return make

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from recaps.errors import UserError
@@ -124,6 +125,25 @@ def test_a_partial_run(tree: Callable[..., Any]) -> None:
     assert "dense, seed 0" not in text
 
 
+def test_a_history_with_test_errors(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    before = results.build()
+    file = results.run("dense", 0) / "history.csv"
+    history = pd.read_csv(file)
+    history["test_error"] = [2.5 if row == 3 else None for row in range(len(history))]
+    history.to_csv(file, index=False)
+    assert results.build() == before
+
+
+def test_timings_say_where_they_were_made(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative")
+    text = results.build()
+    for part in ("Timing <code>steps</code>", "2 rounds of", "PyTorch 2.13.0", "commit <code>fedcba98</code>"):
+        assert part in text
+    (results.papers / "timings" / "steps.json").unlink()
+    assert "Timing <code>" not in results.build()
+
+
 def test_limitations(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,), dirty=True)
     file = results.run("dense", 0) / "record.json"
@@ -131,13 +151,14 @@ def test_limitations(tree: Callable[..., Any]) -> None:
     file.write_text(json.dumps(record | {"steps": 7}))
     text = results.build()
     for sentence in (
-        "The set affnist was replaced by affnist-generated",
+        "The set affnist was replaced by affnist-generated: not the data that the papers used.",
         "One seed per variant",
         "Stopped before the planned number of steps: dense.",
         "claims have no measured value at this scale",
         "uncommitted changes",
     ):
         assert sentence in text
+    assert "cifar10" not in text, "no variant uses it"
 
 
 def test_readings_stand_below_the_pages_headings(tree: Callable[..., Any], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,32 @@ import pandas as pd
 import pytest
 
 from recaps.errors import UserError
-from recaps.report import compare, publish
+from recaps.report import compare, publish, scorecard
+from recaps.report.claims import read
 
 pytestmark = pytest.mark.unit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+CONFIG = Path(__file__).parents[3] / "config"
 
 
 def published(results: Any) -> Path:
     return results.root.parent / "published" / results.scale
 
 
+def manifest_of(results: Any) -> Any:
+    return json.loads((published(results) / "MANIFEST.json").read_text())
+
+
 def run_publish(results: Any, *options: str) -> int:
-    return publish.main(["--scale", results.scale, "--results", str(results.root.parent), *options])
+    folders = ["--results", str(results.root.parent), "--config", str(CONFIG)]
+    return publish.main(["--scale", results.scale, *folders, *options])
+
+
+def try_publish(results: Any, **options: Any) -> None:
+    publish.publish(results.root, published(results), CONFIG, **options)
 
 
 def run_compare(results: Any) -> int:
@@ -35,7 +51,7 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
     assert run_publish(results) == 0
     assert "1 large data files left out" in capsys.readouterr().out
     target = published(results)
-    manifest = json.loads((target / "MANIFEST.json").read_text())
+    manifest = manifest_of(results)
     files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
     assert files - {"MANIFEST.json"} == set(manifest["files"])
     for name, digest in manifest["files"].items():
@@ -45,7 +61,7 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
     assert {"papers/sparse/figure-3.png", "papers/sparse/figure-4.csv"} <= files
     assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads/svm-mnist.json"} <= files
     assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
-    assert manifest["dirty"] is False
+    assert manifest["papers"] == {"sparse": {"commits": [COMMIT], "dirty": False}}
     assert not [name for name in files if name.endswith((".safetensors", ".pdf", ".tex", ".npz"))]
     assert [path.name for path in target.parent.iterdir()] == [results.scale]
 
@@ -59,6 +75,71 @@ def test_a_history_is_thinned(tree: Callable[..., Any]) -> None:
     assert len(history) == publish.MOST_ROWS
     assert history["step"].iloc[0] == 0
     assert history["step"].iloc[-1] == 999
+
+
+def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    file = results.run("dense", 0) / "history.csv"
+    history = pd.DataFrame({"step": range(1, 1001), "loss": 1.0})
+    history["test_error"] = [float(step) if step % 50 == 0 else None for step in history["step"]]
+    history.to_csv(file, index=False)
+    assert run_publish(results) == 0
+    kept = pd.read_csv(published(results) / file.relative_to(results.root))
+    assert kept["test_error"].dropna().tolist() == list(range(50, 1001, 50))
+    assert publish.MOST_ROWS <= len(kept) <= publish.MOST_ROWS + 20
+    assert kept["step"].is_monotonic_increasing
+
+
+def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
+    assert run_publish(results) == 0
+    before = manifest_of(results)["files"]
+    (results.papers / "metrics.csv").write_text("spoilt\n")
+    other = tree(seeds=(0,), paper="discriminative", dirty=True)
+    assert run_publish(other, "--papers", "discriminative", "--allow-dirty") == 0
+    manifest = manifest_of(other)
+    assert manifest["papers"] == {
+        "discriminative": {"commits": [COMMIT, "fedcba98"], "dirty": True},
+        "sparse": {"commits": [COMMIT], "dirty": False},
+    }
+    sparse = {name: digest for name, digest in before.items() if not name.startswith("scorecard")}
+    assert sparse.items() <= manifest["files"].items()
+    assert "papers/discriminative/timings/steps.json" in manifest["files"]
+    assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
+
+
+def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any]) -> None:
+    """Each paper's rows are those that it had when it was published alone."""
+    first = tree(seeds=(0,))
+    assert run_publish(first) == 0
+    alone = scorecard.load(published(first) / "scorecard.csv")
+    shutil.rmtree(first.root)
+    other = tree(seeds=(0,), paper="discriminative")
+    assert run_publish(other) == 0
+    card = scorecard.load(published(other) / "scorecard.csv")
+    pd.testing.assert_frame_equal(card[card["paper"] == "sparse"].reset_index(drop=True), alone)
+    claims = [claim.id for claim in read(CONFIG / "claims.yaml") if claim.paper in ("sparse", "discriminative")]
+    assert card["id"].tolist() == claims
+
+
+def test_a_record_of_the_old_layout_can_be_updated(tree: Callable[..., Any]) -> None:
+    """Before papers were published one by one, the manifest had one list of commits."""
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    new = manifest_of(results)
+    old = {"scale": "desk", "commits": [COMMIT], "dirty": False, "left_out": ["papers/sparse/figure-2.csv"]}
+    (published(results) / "MANIFEST.json").write_text(json.dumps(old | {"files": new["files"]}))
+    other = tree(seeds=(0,), paper="discriminative")
+    assert run_publish(other, "--papers", "discriminative") == 0
+    assert manifest_of(other)["papers"]["sparse"] == new["papers"]["sparse"]
+    assert manifest_of(other)["left_out"] == ["papers/sparse/figure-2.csv"]
+
+
+def test_a_paper_that_is_not_there(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results, "--papers", "spars") == 1
+    assert "no finished paper 'spars' (did you mean 'sparse'?)" in capsys.readouterr().err
 
 
 def test_publishing_again_replaces_everything(tree: Callable[..., Any]) -> None:
@@ -85,14 +166,14 @@ def test_dirty_runs_need_consent(tree: Callable[..., Any], capsys: pytest.Captur
     assert run_publish(results) == 1
     assert "uncommitted changes" in capsys.readouterr().err
     assert run_publish(results, "--allow-dirty") == 0
-    assert json.loads((published(results) / "MANIFEST.json").read_text())["dirty"] is True
+    assert manifest_of(results)["papers"]["sparse"]["dirty"] is True
 
 
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("scorecard.md", "no finished run"),
-        ("papers/sparse/metrics.csv", "no finished run"),
+        ("papers/sparse/metrics.csv", "no finished paper"),
+        ("papers/sparse/figure-3.csv", "figure-3.csv: not made yet"),
         ("runs/sparse/dense/seed-0/record.json", "an unfinished run"),
     ],
 )
@@ -102,7 +183,7 @@ def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, mes
     before = (published(results) / "MANIFEST.json").read_text()
     (results.root / missing).unlink()
     with pytest.raises(UserError, match=message):
-        publish.publish(results.root, published(results))
+        try_publish(results)
     assert (published(results) / "MANIFEST.json").read_text() == before
 
 
@@ -111,7 +192,7 @@ def test_metrics_without_a_run_are_refused(tree: Callable[..., Any]) -> None:
     folder = results.run("dense", 0)
     folder.rename(folder.parent.parent.parent.parent / "elsewhere")
     with pytest.raises(UserError, match="metrics of sparse/dense, seed 0, have no run record"):
-        publish.publish(results.root, published(results))
+        try_publish(results)
 
 
 def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None:
@@ -119,7 +200,7 @@ def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None
     with open(results.papers / "figure-1.png", "ab") as file:
         file.truncate(publish.MOST_BYTES + 1)
     with pytest.raises(UserError, match="more than the 10 MB"):
-        publish.publish(results.root, published(results))
+        try_publish(results)
     assert list(published(results).parent.iterdir()) == []
 
 
@@ -162,6 +243,18 @@ def test_one_seed_each_counts_the_test_set(tree: Callable[..., Any]) -> None:
     assert table.loc["sparse/dense/svm-affnist-b", "finding"] == compare.WITHIN
     assert table.loc["sparse/dense/svm-affnist-b", "basis"] == "test images"
     assert table.loc["sparse/dense/support-slope", "finding"] == compare.UNKNOWN
+
+
+def test_only_common_papers_are_compared(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    other = tree(seeds=(0,), paper="discriminative")
+    capsys.readouterr()
+    assert run_compare(other) == 0
+    assert "21 same\nnot compared, only in yours: discriminative\n" in capsys.readouterr().out
+    shutil.rmtree(results.papers)
+    assert run_compare(other) == 1
+    assert "no paper in common" in capsys.readouterr().err
 
 
 def test_comparing_needs_both_sides(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

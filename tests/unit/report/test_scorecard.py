@@ -141,7 +141,7 @@ def test_an_ordering_reports_its_least_certain_gap() -> None:
 
 def test_a_one_seed_ordering_says_what_its_p_value_counts() -> None:
     row = judge(ordering("a", "b"), rows("a", [90.0]), rows("b", [88.0]))
-    assert "counts the finite test set only" in row["how"]
+    assert "counts the finite sample only" in row["how"]
     assert math.isnan(row["interval_low"])
     assert row["p_value"] < 0.001
 
@@ -205,7 +205,7 @@ def test_how_it_was_measured() -> None:
     other = {**run, "variant": "b", "steps": 7}
     row = judge(number(), rows("a", [89.5, 89.6], measured_on="affnist-generated/test"), runs=[run, other])
     assert row["how"] == (
-        "scale desk; tested on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
+        "scale desk; measured on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
         "a: 2,000 steps of 128 images of mnist-40; on cpu"
     )
 

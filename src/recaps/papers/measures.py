@@ -1,0 +1,79 @@
+"""Numbers that papers make of saved arrays: how fast errors fall, how coefficients and pictures are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from recaps.npz import Array
+
+#: Values this close to zero count as zero.
+NEAR_ZERO = 0.01
+
+
+def steps_to_level(curves: Mapping[str, pd.DataFrame]) -> dict[str, int]:
+    """For each run the first step at which its error is no higher than the highest of all final errors.
+
+    Args:
+        curves: runs that are compared, each with columns `step` and `test_error`.
+    """
+    level = max(float(curve["test_error"].iloc[-1]) for curve in curves.values())
+    return {name: int(curve.loc[curve["test_error"] <= level, "step"].iloc[0]) for name, curve in curves.items()}
+
+
+def early_error(curve: pd.DataFrame) -> float:
+    """The `test_error` at the evaluation nearest to a tenth of the training."""
+    distance = (curve["step"] - curve["step"].iloc[-1] / 10).abs()
+    return float(curve.loc[distance.idxmin(), "test_error"])
+
+
+def negative_share(values: Array) -> float:
+    """Share of the values below zero."""
+    return float((values < 0).mean())
+
+
+def near_zero_share(values: Array) -> float:
+    """Share of the values that are almost zero."""
+    return float((np.abs(values) < NEAR_ZERO).mean())
+
+
+def bin_edges(values: Sequence[Array], bins: int = 60) -> Array:
+    """Edges of bins that hold all but a thousandth of the values at either end; zero is the middle of a bin."""
+    low, high = np.quantile(np.concatenate([each.ravel() for each in values]), [0.001, 0.999])
+    width = max((high - low) / bins, 0.002)
+    first, last = math.floor(low / width - 0.5), math.ceil(high / width + 0.5)
+    return np.asarray(width * (np.arange(first, last + 1) + 0.5))
+
+
+def histogram(values: Array, edges: Array) -> Array:
+    """Share of the values in each bin; what lies outside is counted in the first and the last."""
+    inside = np.clip(values.ravel(), edges[0], edges[-1])
+    return np.asarray(np.histogram(inside, edges)[0] / values.size)
+
+
+def squared_error(pictures: Array, images: Array) -> Array:
+    """Of each picture, summed over its pixels: [N, H, W], [N, H, W] to [N]."""
+    return np.asarray(np.square(pictures - images).sum((1, 2)))
+
+
+def beyond_class_mean(errors: Array, images: Array, labels: Array) -> Array:
+    """Whether a picture is further from its image than the mean image of the class is, [N].
+
+    Args:
+        errors: squared error of each picture, summed over its pixels, [N].
+        images: [N, H, W]; the means are over these.
+        labels: [N].
+    """
+    means = np.empty_like(images)
+    for label in np.unique(labels):
+        means[labels == label] = images[labels == label].mean(0)
+    return np.asarray(errors > squared_error(means, images))
+
+
+def first_of_each(labels: Array, count: int) -> Array:
+    """Places of the first `count` images of each class, class by class."""
+    places = [np.flatnonzero(labels == label)[:count] for label in np.unique(labels)]
+    return np.concatenate(places) if places else np.empty(0, np.intp)
