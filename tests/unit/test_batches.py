@@ -11,6 +11,7 @@ import torch
 
 from recaps.arrays import Arrays
 from recaps.config.training import Training
+from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape
 from recaps.training.samples import Pairs, Samples, drawn, samples
 
@@ -164,6 +165,17 @@ def test_training_on_pairs_goes_through_all_digits_with_a_new_partner_each_pass(
 
     assert len(shown(0) & shown(1)) <= 2
     assert shown(0) == shown(3)
+
+
+@pytest.mark.parametrize("change", [{"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": True}])
+def test_changes_that_a_pairs_parts_would_not_follow_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"training\.{next(iter(change))}: cannot be had on pairs"):
+        batches(split(pairs=3, shift=2), **change)
+
+
+def test_a_crop_larger_than_the_image_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.crop: 14, but the images are only 12x12"):
+        view_shape((1, 12, 12), Training(crop=14))
 
 
 def test_plain_splits_are_not_pairs() -> None:

@@ -13,9 +13,10 @@ import torch
 from recaps import npz
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
-from recaps.evaluation.heads import evaluate
+from recaps.evaluation.heads import evaluate, highest_are_labels
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
+from recaps.nn.losses import right
 from recaps.training.run import load_model, train
 
 pytestmark = pytest.mark.unit
@@ -189,3 +190,13 @@ def test_missing_and_damaged_arrays_are_told_in_one_line(tmp_path: Path) -> None
         npz.read(file)
     with pytest.raises(UserError, match="no such file"):
         npz.read(tmp_path / "none.npz")
+
+
+def test_the_heads_rule_is_the_one_of_training() -> None:
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(200, 5)).astype(np.float32)
+    pairs = np.array([random.permutation(5)[:2] for _ in range(200)])
+    for labels in (pairs[:, 0], pairs):
+        ours = highest_are_labels(scores, labels)
+        assert ours.tolist() == right(torch.tensor(scores), torch.tensor(labels)).tolist()
+        assert 0 < ours.mean() < 1

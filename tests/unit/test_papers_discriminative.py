@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
+from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.npz import Array, save
 from recaps.papers import discriminative, draw, measures, parts
@@ -34,7 +35,10 @@ CURVES = {"dr": (50, 20, 8), "l2": (40, 6, 7), "l1": (30, 8, 6), "l2-fc": (30, 9
 
 @pytest.fixture(scope="module")
 def project() -> Project:
-    return load({"scale": "desk", "papers": ["discriminative"]}, CONFIG)
+    names = [f"{name}-{each}" for name in ("fashion", "multimnist") for each in ("l2", "l1")]
+    longer = {name: {"training": {"steps": 10_000}} for name in (*names, "cifar-l2-fc", "cifar-l1-fc")}
+    values = {"scale": "desk", "papers": ["discriminative"], "datasets": {"cifar10": "cifar10-jpeg"}}
+    return load(values | {"overrides": {"discriminative": {"variants": longer}}}, CONFIG)
 
 
 @pytest.fixture
@@ -168,18 +172,20 @@ def test_convergence_is_measured_against_runs_of_the_same_data_and_seed(results:
     # The level on MNIST is DR's final 8, and 9 for seed 1.
     assert values(table, "mnist-l2", "steps-to-level") == [50, 50]
     assert values(table, "mnist-l2-fc", "steps-to-level") == [100, 100]
-    assert values(table, "mnist-dr", "steps-to-level") == [100, 100]
+    assert values(table, "mnist-l2", "dr-steps-to-level") == [100, 100]
+    assert not values(table, "mnist-dr", "steps-to-level")
     # The scale `desk` watches training with 2,000 of the 10,000 test images.
     assert set(table[table["metric"] == "early-error"]["n"]) == {2000}
 
 
 @pytest.mark.usefixtures("_decoder")
-def test_coefficients_are_counted_where_they_are_learned(results: Results) -> None:
+def test_coefficients_are_counted_where_they_learn_for_long_enough(results: Results) -> None:
     table = discriminative.metrics(results)
     assert values(table, "fashion-l2", "coefficients-negative") == [0.25, 0.25]
     assert values(table, "fashion-l2", "coefficients-near-zero") == [0.25, 0.25]
     assert values(table, "fashion-l1", "coefficients-near-zero") == [0.75, 0.75]
     assert not values(table, "fashion-dr", "coefficients-negative")
+    assert not values(table, "mnist-l2", "coefficients-negative"), "800 steps cannot take one from 1 to 0"
 
 
 @pytest.mark.usefixtures("_decoder")
@@ -236,8 +242,13 @@ def curve(*errors: float) -> pd.DataFrame:
 
 
 def test_the_level_is_one_that_every_run_reaches() -> None:
-    reached = measures.steps_to_level({"slow": curve(50, 30, 9), "fast": curve(50, 9, 10), "early": curve(8, 20, 5)})
-    assert reached == {"slow": 30, "fast": 20, "early": 10}
+    assert measures.steps_to_level(curve(50, 30, 9), curve(50, 9, 10)) == [30, 20]
+    assert measures.steps_to_level(curve(50, 9, 5), curve(6, 20, 6)) == [30, 10]
+
+
+def test_travel_is_the_sum_of_the_rates() -> None:
+    training = Training(steps=2, learning_rate=0.1, lr_decay=0.5, lr_decay_steps=1, lr_floor=0.03)
+    assert measures.travel(training, 0.5) == pytest.approx(0.05 + 0.03)
 
 
 def test_the_early_error_is_that_nearest_to_a_tenth() -> None:

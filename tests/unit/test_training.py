@@ -285,6 +285,31 @@ def test_to_evaluate_a_test_split_is_needed(dataset: Path, tmp_path: Path) -> No
         run(dataset, tmp_path, settings)
 
 
+def test_a_model_without_labels_has_no_test_error(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"training\.evaluate_every: the model is trained without labels"):
+        run(dataset, tmp_path, with_training(evaluate_every=8), test=dataset)
+
+
+def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs are made from the same stored digits, whatever their shift."""
+    made = [
+        prepare("multimnist", "train", tmp_path, tmp_path / f"{shift}", stand_in=True, options={"shift": shift})
+        for shift in (1, 4)
+    ]
+    training = {**SETTINGS["training"], "shift": 0, "evaluate_every": 8, "evaluate_images": 10}
+    settings = {"model": LABELLED, "training": training}
+    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted):
+        run(made[0], tmp_path, settings, test=made[0])
+    monkeypatch.undo()
+    for train_set, test_set in ((made[1], made[0]), (made[0], made[1])):
+        with pytest.raises(UserError, match="other settings, code or data; delete"):
+            run(train_set, tmp_path, settings, test=test_set)
+    assert read(made[0]).record["digest"] == read(made[1]).record["digest"]
+
+
 @pytest.mark.parametrize("family", ["supcaps", "discriminative"])
 def test_pairs_can_be_trained_on_and_interrupted(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = prepare("multimnist", "train", tmp_path, tmp_path, stand_in=True, options={"limit": 60, "pairs": 5})

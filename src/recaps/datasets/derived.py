@@ -1,7 +1,7 @@
 """Sets made from MNIST's digits: padded, shifted, rotated, and affNIST's documented affine procedure.
 
 Every random number comes from (set, split) alone, image by image in the order of the base set, so that the first n
-images are the same whatever the limit.
+images are the same whatever the limit (but for MultiMNIST, whose partners are drawn from all images there are).
 """
 
 from __future__ import annotations

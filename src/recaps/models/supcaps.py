@@ -83,10 +83,13 @@ class SupCaps(CapsuleNetwork):
     def traversals(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Pictures decoded while each dimension of the label's capsule moves by -0.25 to 0.25 in steps of 0.05.
 
+        Of several labels the first.
+
         Returns:
             `images` [B, C, H, W]; `decoded` [B, D, 11, C, H, W]; `values` [11]; `capsule` [B]: which one was moved.
         """
         capsules = self(images).capsules
+        labels = labels.reshape(len(labels), -1)[:, 0]
         values = torch.linspace(-0.25, 0.25, 11, device=images.device)
         mask = one_hot(labels, capsules.shape[1]).to(capsules.dtype)
         decoded = self.traverse(capsules, mask, labels, values, relative=True)

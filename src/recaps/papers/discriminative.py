@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.measures import (
@@ -27,6 +28,7 @@ from recaps.papers.measures import (
     negative_share,
     squared_error,
     steps_to_level,
+    travel,
 )
 from recaps.papers.parts import legend_below, mosaic, plain_numbers
 from recaps.papers.results import MetricRow, Results, deviation, mean_row, metric_rows
@@ -281,13 +283,15 @@ def _convergence_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows = []
     for by in _variants(results).values():
         curves = {variant: evaluations(results, variant, seed) for variant in by.values()}
-        reached = steps_to_level(curves)
         for variant, curve in curves.items():
             on, n = _test_set(results, variant), _evaluated(results, variant)
             lowest, early = float(curve["test_error"].min()), early_error(curve)
             rows.append((variant, seed, "lowest-error", lowest, math.nan, n, "percent", on))
             rows.append((variant, seed, "early-error", early, math.nan, n, "percent", on))
-            rows.append((variant, seed, "steps-to-level", float(reached[variant]), math.nan, n, "count", on))
+            if "dr" in by and variant != by["dr"]:
+                reached = steps_to_level(curve, curves[by["dr"]])
+                for metric, steps in zip(("steps-to-level", "dr-steps-to-level"), reached, strict=True):
+                    rows.append((variant, seed, metric, float(steps), math.nan, n, "count", on))
     return rows
 
 
@@ -322,7 +326,7 @@ def _coefficient_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows = []
     for by in _variants(results).values():
         for variant in by.values():
-            if _learns(results, variant):
+            if _learns(results, variant) and _can_reach_zero(results.paper.variants[variant]):
                 values = _coefficients(results, variant, seed)
                 for name, share in (("negative", negative_share), ("near-zero", near_zero_share)):
                     rows.append((variant, seed, f"coefficients-{name}", share(values), math.nan, 0, "fraction", ""))
@@ -332,6 +336,16 @@ def _coefficient_metrics(results: Results, seed: int) -> list[MetricRow]:
 def _learns(results: Results, variant: str) -> bool:
     """Whether the variant's routing coefficients are learned."""
     return bool(results.paper.variants[variant].model.family == "discriminative")
+
+
+def _can_reach_zero(variant: Variant) -> bool:
+    """Whether the training is long enough for a coefficient to get from its initial value to zero.
+
+    Adam moves it by at most about its learning rate in a step. Where that is not enough, how many coefficients are
+    negative or near zero is decided by the schedule, and says nothing about the algorithm.
+    """
+    model = variant.model
+    return model.ascent == "plain" or travel(variant.training, model.ascent_rate) >= abs(model.initial)
 
 
 def _coefficients(results: Results, variant: str, seed: int) -> Array:

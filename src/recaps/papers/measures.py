@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from recaps.config.training import Training
 from recaps.npz import Array
 
 #: Values this close to zero count as zero.
 NEAR_ZERO = 0.01
 
 
-def steps_to_level(curves: Mapping[str, pd.DataFrame]) -> dict[str, int]:
-    """For each run the first step at which its error is no higher than the highest of all final errors.
+def steps_to_level(*curves: pd.DataFrame) -> list[int]:
+    """For each run the first step at which its error is no higher than the highest of their final errors.
 
     Args:
         curves: runs that are compared, each with columns `step` and `test_error`.
     """
-    level = max(float(curve["test_error"].iloc[-1]) for curve in curves.values())
-    return {name: int(curve.loc[curve["test_error"] <= level, "step"].iloc[0]) for name, curve in curves.items()}
+    level = max(float(curve["test_error"].iloc[-1]) for curve in curves)
+    return [int(curve.loc[curve["test_error"] <= level, "step"].iloc[0]) for curve in curves]
+
+
+def travel(training: Training, rate: float) -> float:
+    """How far Adam can about move a parameter at `rate` times the learning rate: the sum over a training's steps."""
+    steps = np.arange(training.steps)
+    rates = training.learning_rate * training.lr_decay ** (steps / training.lr_decay_steps)
+    return float(np.maximum(rate * np.maximum(rates, training.lr_floor), training.lr_floor).sum())
 
 
 def early_error(curve: pd.DataFrame) -> float:

@@ -6,15 +6,21 @@ import torch
 from torch import Tensor
 
 from recaps.config.training import Training
+from recaps.errors import UserError
 from recaps.models.model import Batch
 from recaps.training.randomness import batch_indices, generator
-from recaps.training.samples import Samples, shifted
+from recaps.training.samples import Pairs, Samples, shifted
 
 
 class Batches:
     """The training batches of a run, as a function of the step."""
 
     def __init__(self, samples: Samples, training: Training, seed: int, device: torch.device) -> None:
+        changes = ("shift", "crop", "flip", "brightness", "contrast", "standardise")
+        if isinstance(samples, Pairs) and (set_ := [name for name in changes if getattr(training, name)]):
+            raise UserError(
+                f"training.{set_[0]}: cannot be had on pairs of digits, whose parts would not follow; unset it"
+            )
         self.samples, self.training, self.seed, self.device = samples, training, seed, device
 
     def __call__(self, step: int) -> Batch:
@@ -65,6 +71,8 @@ def view(images: Tensor, training: Training) -> Tensor:
 def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[int, int, int]:
     """Shape (C, H, W) of what the model sees of images of a shape."""
     channels, height, width = image_shape
+    if training.crop and training.crop > min(height, width):
+        raise UserError(f"training.crop: {training.crop}, but the images are only {height}x{width}")
     return (channels, training.crop or height, training.crop or width)
 
 

@@ -46,7 +46,7 @@ def fit(
     *,
     checkpoint_seconds: float = 120,
     start: dict[str, str],
-    test: Callable[[], float] = lambda: math.nan,
+    test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
     report: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> Progress:
     """Train `model` to the end of its steps, from the checkpoint in `folder` if there is one.
@@ -58,7 +58,8 @@ def fit(
         fingerprint: of the settings; a checkpoint with another one is refused.
         checkpoint_seconds: time between two checkpoints. The result does not depend on when they are made.
         start: what to remember of this start.
-        test: gives the test error, in percent, that the history has every `evaluate_every` steps.
+        test: gives the test error, in percent, that the history has every `evaluate_every` steps; is to call its
+            argument now and then, so that the lease stays fresh.
         report: called with every new row of the history.
 
     Raises:
@@ -80,18 +81,17 @@ def fit(
             last = progress.step == training.steps
             testing = training.evaluate_every > 0 and (last or progress.step % training.evaluate_every == 0)
             logging = last or testing or progress.step % training.log_every == 0
-            stopping = stop.requested
-            saving = stopping or time.perf_counter() - saved > checkpoint_seconds
-            if logging or saving:
-                _collect(waiting, progress, folder)
-                now = time.perf_counter()
-                progress.seconds, clock = progress.seconds + now - clock, now
             if logging:
+                clock = _collect(waiting, progress, folder, clock)
                 row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
                 if testing:
-                    row["test_error"] = test()
+                    row["test_error"] = test(lease.touch)
                     clock = time.perf_counter()  # its time is not training time
                 report(row)
+            stopping = stop.requested
+            saving = stopping or time.perf_counter() - saved > checkpoint_seconds
+            if saving and not logging:
+                clock = _collect(waiting, progress, folder, clock)
             if saving and progress.step < training.steps:
                 _check_weights(model, progress, folder)
                 checkpoint.save(folder, _state(model, progress), fingerprint)
@@ -104,8 +104,11 @@ def fit(
     return progress
 
 
-def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path) -> None:
-    """Add the metrics of the last steps to the sums: the only place where the device is waited for."""
+def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path, clock: float) -> float:
+    """Add the metrics of the last steps to the sums, and the time since `clock`; return the time now.
+
+    The only place where the device is waited for.
+    """
     first = progress.step - len(waiting)
     for offset, metrics in enumerate(waiting):
         for name, value in metrics.items():
@@ -115,6 +118,9 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path)
             progress.sums[name] = progress.sums.get(name, 0.0) + number
         progress.sums["_steps"] = progress.sums.get("_steps", 0) + 1
     waiting.clear()
+    now = time.perf_counter()
+    progress.seconds += now - clock
+    return now
 
 
 def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ import io as text_io
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def train(
         model,
         batches,
         checkpoints,
-        _fingerprint(settings, seed, arrays.record, where, code),
+        _fingerprint(settings, seed, [dataset, *([test] if test else [])], where, code),
         checkpoint_seconds=checkpoint_seconds,
         start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started},
         test=_tester(model, test, training, where),
@@ -128,14 +128,18 @@ def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], 
         return build(options, image_shape, classes)
 
 
-def _tester(model: Model, test: Path | None, training: Training, device: torch.device) -> Callable[[], float]:
-    """A function that gives the model's test error in percent."""
+def _tester(
+    model: Model, test: Path | None, training: Training, device: torch.device
+) -> Callable[[Callable[[], None]], float]:
+    """A function that gives the model's test error in percent, and calls its argument now and then."""
     if not training.evaluate_every:
-        return lambda: math.nan
+        return lambda alive: math.nan
     if test is None:
         raise UserError("training.evaluate_every: a test split is needed, and none is given")
+    if type(model).class_scores is Model.class_scores:
+        raise UserError("training.evaluate_every: the model is trained without labels, so it has no test error; set 0")
     tested = samples(read(test), device)
-    return lambda: error_on(model, tested, training, device)
+    return lambda alive: error_on(model, tested, training, device, alive)
 
 
 def _classes(arrays: Arrays) -> int:
@@ -143,11 +147,13 @@ def _classes(arrays: Arrays) -> int:
 
 
 def _fingerprint(
-    settings: Mapping[str, Any], seed: int, record: Mapping[str, Any], device: torch.device, code: str
+    settings: Mapping[str, Any], seed: int, datasets: Sequence[Path], device: torch.device, code: str
 ) -> str:
-    """Of all that the run's result depends on."""
+    """Of all that the run's result and history depend on."""
+    # Images may be made from stored ones as they are used, so how they are made counts besides the stored bytes.
+    data = [[read(each).record.get(key) for key in ("digest", "seed", "parameters")] for each in datasets]
     parts = {"model": settings["model"], "training": settings["training"]}
-    values = {**parts, "seed": seed, "data": record["digest"], "device": device.type, "code": code}
+    values = {**parts, "seed": seed, "data": data, "device": device.type, "code": code}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

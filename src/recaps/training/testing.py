@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from recaps.config.training import Training
@@ -12,14 +14,25 @@ from recaps.training.device import arithmetic
 from recaps.training.samples import Samples
 
 
-def error_on(model: Model, samples: Samples, training: Training, device: torch.device, batch_size: int = 250) -> float:
-    """Percent of the first `training.evaluate_images` images whose classes do not get the highest scores."""
+def error_on(
+    model: Model,
+    samples: Samples,
+    training: Training,
+    device: torch.device,
+    alive: Callable[[], None] = lambda: None,
+    batch_size: int = 250,
+) -> float:
+    """Percent of the first `training.evaluate_images` images whose classes do not get the highest scores.
+
+    `alive` is called before every batch.
+    """
     n = min(training.evaluate_images or len(samples), len(samples))
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     was_training = model.training
     model.eval()
     with torch.inference_mode(), arithmetic(device, training.precision):
         for start in range(0, n, batch_size):
+            alive()
             batch = samples(torch.arange(start, min(start + batch_size, n), device=device))
             wrong += (~right(model.class_scores(view(batch["images"], training)), batch["labels"])).sum()
     model.train(was_training)

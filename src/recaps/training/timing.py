@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from recaps import io, provenance
-from recaps.arrays import Arrays, read
+from recaps.arrays import read
 from recaps.config.training import Training
+from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.randomness import generator
 from recaps.training.run import fresh_model
-from recaps.training.samples import samples
+from recaps.training.samples import Samples, samples
 
 
 def time_variants(
@@ -51,8 +52,13 @@ def time_variants(
         name: Training.model_validate(settings["training"]).model_copy(update=batch)
         for name, settings in variants.items()
     }
-    arrays = {folder: read(folder) for folder in set(datasets.values())}
-    steppers = {name: _stepper(variants[name], trainings[name], arrays[datasets[name]], where) for name in variants}
+    splits = {folder: read(folder) for folder in set(datasets.values())}
+    on_device = {folder: samples(arrays, where) for folder, arrays in splits.items()}
+    steppers = {}
+    for name, folder in datasets.items():
+        shape = view_shape(splits[folder].images.shape[1:], trainings[name])
+        model = fresh_model(variants[name], shape, int(splits[folder].record["classes"]), seed=0)
+        steppers[name] = _stepper(model, trainings[name], on_device[folder], where)
     for step in steppers.values():
         step(2)
     names, seconds = list(variants), {name: list[float]() for name in variants}
@@ -68,7 +74,7 @@ def time_variants(
             "seconds_per_step": seconds,
             "batch_size": {name: training.batch_size for name, training in trainings.items()},
             "precision": {name: training.precision for name, training in trainings.items()},
-            "stand_in": any(split.record["stand_in"] for split in arrays.values()),
+            "stand_in": any(arrays.record["stand_in"] for arrays in splits.values()),
             "device": devices.describe(where),
             "torch": str(torch.__version__),
             **provenance.describe(project),
@@ -76,15 +82,11 @@ def time_variants(
     )
 
 
-def _stepper(
-    settings: Mapping[str, Any], training: Training, arrays: Arrays, device: torch.device
-) -> Callable[[int], None]:
-    """A function that trains a fresh model for some steps more."""
-    shape = view_shape(arrays.images.shape[1:], training)
-    model = fresh_model(settings, shape, int(arrays.record["classes"]), seed=0).place(device)
-    model.configure(training)
+def _stepper(model: Model, training: Training, split: Samples, device: torch.device) -> Callable[[int], None]:
+    """A function that trains a model for some steps more."""
+    model.place(device).configure(training)
     model.train()
-    batches = Batches(samples(arrays, device), training, 0, device)
+    batches = Batches(split, training, 0, device)
     done = 0
 
     def step(n: int) -> None:
@@ -98,8 +100,13 @@ def _stepper(
 
 
 def _timed(step: Callable[[int], None], n: int, device: torch.device) -> float:
+    _wait(device)
     started = time.perf_counter()
     step(n)
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - started

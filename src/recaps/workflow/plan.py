@@ -195,10 +195,13 @@ class Plan:
         return _training(self._variant(wildcards))
 
     def checkpoints(self, wildcards: Any) -> str:
-        """Where a run's state is kept while it trains: a folder for each state of settings and library, so that none
-        continues what another began."""
-        code = fingerprint(["recaps.training.run", *_family(self._variant(wildcards))])
-        state = json.dumps([self.training(wildcards), code], sort_keys=True)
+        """Where a run's state is kept while it trains: a folder for each state of settings, library and the options of
+        the data, so that none finds what another began."""
+        variant = self._variant(wildcards)
+        code = fingerprint(["recaps.training.run", *_family(variant)])
+        names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
+        data = {name: self.project.scale.dataset_options.get(name, {}) for name in names}
+        state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
         key = hashlib.sha256(state.encode()).hexdigest()[:8]
         run = f"{wildcards.paper}/{wildcards.variant}/seed-{wildcards.seed}"
         return f"{self._scale}/checkpoints/{run}/{key}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recaps.config.network import Supervised
 
@@ -36,3 +36,12 @@ class Options(Supervised):
     """Reading. Votes are squashed before they are added up, as in the released code closest to the paper."""
     squash_capsules: bool = False
     """Reading. Class capsules are squashed: table I says so, but equation 6 and that code do not."""
+
+    @model_validator(mode="after")
+    def _refuse_dynamic_routing(self) -> Options:
+        for name in ("iterations", "routing_gradient"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}: belongs to dynamic routing; coefficients that are learned have no iterations"
+                )
+        return self
