@@ -367,11 +367,9 @@ def _draw_coefficients(axis: Axes, learned: Mapping[str, Sequence[Array]]) -> pd
         rows += [(algorithm, "bin", low, high, share) for low, high, share in bins]
         rows.append((algorithm, "negative", -math.inf, 0.0, negative))
         rows.append((algorithm, "near zero", -NEAR_ZERO, NEAR_ZERO, near))
-    axis.set(xlabel="routing coefficient b", ylabel="share of the coefficients", yscale="log")
-    bottom = axis.get_ylim()[0]
-    axis.set_ylim(bottom, 10 ** (0.55 * len(learned)))  # above 1 is room for the legend
-    axis.set_yticks([10.0**k for k in range(math.ceil(math.log10(bottom)), 1)])
-    axis.minorticks_off()
+    highest = max(share for _, quantity, *_, share in rows if quantity == "bin")
+    axis.set(xlabel="routing coefficient b", ylabel="share of the coefficients")
+    axis.set_ylim(0, highest * (1.15 + 0.14 * len(learned)))  # the upper part is room for the legend
     axis.legend(loc="upper left")
     return pd.DataFrame(rows, columns=["algorithm", "quantity", "low", "high", "share"])
 
