@@ -170,7 +170,9 @@ def published_text(claim: Claim) -> str:
         mark = " > " if claim.order == "descending" else " < "
         if claim.published:
             return mark.join(f"{value:g}" for value in claim.published)
-        return mark.join(measure.variant for measure in claim.measures)
+        variants = [measure.variant for measure in claim.measures]
+        distinct = len(set(variants)) > 1
+        return mark.join(variants if distinct else [measure.metric for measure in claim.measures])
     limits = [
         *([f"at least {claim.at_least:g}"] if claim.at_least is not None else []),
         *([f"at most {claim.at_most:g}"] if claim.at_most is not None else []),
