@@ -341,7 +341,7 @@ def _learns(results: Results, variant: str) -> bool:
 def _can_reach_zero(variant: Variant) -> bool:
     """Whether the training is long enough for a coefficient to get from its initial value to zero.
 
-    Adam moves it by at most about its learning rate in a step. Where that is not enough, how many coefficients are
+    Adam moves it by about its learning rate in a step. Where that is not nearly enough, how many coefficients are
     negative or near zero is decided by the schedule, and says nothing about the algorithm.
     """
     model = variant.model
