@@ -167,3 +167,101 @@ def shift(image: Tensor, down: int, right: int) -> Tensor:
             if 0 <= y - down < height and 0 <= x - right < width:
                 result[y, x] = image[y - down, x - right]
     return result
+
+
+def matrix_votes(poses: Tensor, weight: Tensor, children: list[list[int]]) -> Tensor:
+    """*Learning to compute inner consensus*, equation 1: V = W M, one capsule at a time; [B, P, n, J, 16]."""
+    result = []
+    for image in poses:
+        for seen in children:
+            for slot, child in enumerate(seen):
+                for transformation in weight[slot]:
+                    result.append((transformation @ image[child].reshape(4, 4)).flatten())
+    return torch.stack(result).reshape(len(poses), len(children), len(children[0]), weight.shape[1], 16)
+
+
+def em_routing(
+    votes: Tensor, activations: Tensor, children: list[list[int]], beta_u: Tensor, beta_a: Tensor, schedule: list[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """*Matrix Capsules with EM Routing*, procedure 1, in densities rather than their logarithms."""
+    images, positions, slots, outputs, dims = votes.shape
+    seen_at = [sum(seen.count(child) for seen in children) for child in range(activations.shape[1])]
+    poses, acts, couplings = [], [], []
+    for b in range(images):
+        r = {
+            (p, s, j): votes.new_tensor(1 / (outputs * seen_at[children[p][s]]))
+            for p in range(positions)
+            for s in range(slots)
+            for j in range(outputs)
+        }
+        for t, temperature in enumerate(schedule):
+            mean, variance, a_out = {}, {}, {}
+            for p in range(positions):
+                for j in range(outputs):
+                    w = [r[p, s, j] * activations[b, children[p][s]] for s in range(slots)]
+                    total = sum(w)
+                    mean[p, j] = sum(w[s] * votes[b, p, s, j] for s in range(slots)) / (total + 1e-8)
+                    spread = sum(w[s] * (votes[b, p, s, j] - mean[p, j]) ** 2 for s in range(slots))
+                    variance[p, j] = spread / (total + 1e-8) + 1e-6
+                    cost = sum((beta_u[j] + variance[p, j][h].sqrt().log()) * total for h in range(dims))
+                    a_out[p, j] = torch.sigmoid(temperature * (beta_a[j] - cost))
+            if t == len(schedule) - 1:
+                break
+            density = {}
+            for p, s, j in r:
+                exponent = -((votes[b, p, s, j] - mean[p, j]) ** 2 / (2 * variance[p, j])).sum()
+                density[p, s, j] = a_out[p, j] * exponent.exp() / (2 * math.pi * variance[p, j]).prod().sqrt()
+            for child in range(activations.shape[1]):
+                own = [key for key in density if children[key[0]][key[1]] == child]
+                whole = sum(density[key] for key in own)
+                for key in own:
+                    r[key] = density[key] / whole
+        poses.append(torch.stack([mean[p, j] for p in range(positions) for j in range(outputs)]))
+        acts.append(torch.stack([a_out[p, j] for p in range(positions) for j in range(outputs)]))
+        couplings.append(
+            torch.stack([r[p, s, j] for p in range(positions) for s in range(slots) for j in range(outputs)])
+        )
+    shape = (images, positions)
+    return (
+        torch.stack(poses).reshape(*shape, outputs, dims),
+        torch.stack(acts).reshape(*shape, outputs),
+        torch.stack(couplings).reshape(*shape, slots, outputs),
+    )
+
+
+def similarity_routing(
+    votes: Tensor,
+    activations: Tensor,
+    children: list[list[int]],
+    penalties: tuple[Tensor, Tensor],
+    kernel: tuple[Tensor, Tensor],
+    theta: tuple[Tensor, Tensor, Tensor],
+    iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """*Learning to compute inner consensus*, algorithm 1 with equations 4, 11, 13 and 15."""
+    images, positions, slots, outputs, _ = votes.shape
+    poses, acts = [], []
+    for b in range(images):
+        for p in range(positions):
+            for j in range(outputs):
+                v = [votes[b, p, s, j] for s in range(slots)]
+                a = [activations[b, children[p][s]] + 1e-6 for s in range(slots)]
+                lambda1, lambda2 = penalties[0][j], penalties[1][j]
+                whole = lambda1 + lambda2 + 1e-6
+                mixture = kernel[0].softmax(0)
+                mu = sum(v) / slots
+                for _ in range(iterations):
+                    k = []
+                    for s in range(slots):
+                        distance = ((v[s] - mu) ** 2).sum()
+                        gaussians = [torch.exp(-distance / (2 * width[j] ** 2 + 1e-6)) for width in kernel[1]]
+                        k.append(sum(w * g for w, g in zip(mixture, gaussians, strict=True)))
+                    powers = [a[s] ** (lambda2 / whole) * torch.exp(k[s] / whole) for s in range(slots)]
+                    c = [power / sum(powers) for power in powers]
+                    mu = sum(c[s] * v[s] for s in range(slots))
+                agreement = sum(c[s] * k[s] for s in range(slots))
+                presence = sum(c[s] * a[s].log() for s in range(slots))
+                poses.append(mu)
+                acts.append(torch.sigmoid(theta[0][j] * agreement + theta[2][j].abs() * presence + theta[1][j]))
+    shape = (images, positions, outputs)
+    return torch.stack(poses).reshape(*shape, -1), torch.stack(acts).reshape(*shape)

@@ -1,0 +1,67 @@
+"""Layers of capsules whose poses are 4x4 matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recaps.nn.fields import Fields
+from recaps.nn.initial import truncated_normal
+
+SIDE = 4
+POSE = SIDE * SIDE
+
+
+class PrimaryMatrixCapsules(nn.Module):
+    """1x1 convolutions to poses and activations; poses are divided by their Frobenius norm.
+
+    Shapes: input [B, channels, h, w]; poses [B, C, 16] and activations [B, C] of C = h * w * types capsules, in the order
+    row, column, type.
+    """
+
+    def __init__(self, channels: int, types: int) -> None:
+        super().__init__()
+        self.pose = nn.Conv2d(channels, types * POSE, 1)
+        self.activation = nn.Conv2d(channels, types, 1)
+        assert self.activation.bias is not None
+        with torch.no_grad():
+            self.activation.bias.copy_(truncated_normal(types, std=0.1, mean=0.8))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        poses = self.pose(features).relu().permute(0, 2, 3, 1).unflatten(3, (-1, POSE)).flatten(1, 3).float()
+        activations = self.activation(features).permute(0, 2, 3, 1).flatten(1).float().sigmoid()
+        return poses / (poses.norm(dim=2, keepdim=True) + 1e-7), activations
+
+
+class Transformations(nn.Module):
+    """A 4x4 matrix for every slot of a field and every type of output capsule, the same at all positions.
+
+    *Learning to compute inner consensus*, eq. 1: votes are W M / |W|_F. With `coordinates`, the place of each input
+    capsule, (index + 0.5) / number, is added to entries of its pose before: its row to the first, its column to the
+    second.
+    """
+
+    def __init__(self, fields: Fields, outputs: int, places: Tensor | None) -> None:
+        super().__init__()
+        slots = fields.children.shape[1]
+        noise = torch.empty(slots, outputs, SIDE, SIDE).uniform_(-0.1, 0.1)
+        self.weight = nn.Parameter(torch.eye(SIDE) + noise)
+        self.places: Tensor | None
+        self.register_buffer("places", places, persistent=False)
+
+    def normalised(self) -> Tensor:
+        """W / |W|_F, [n, J, 4, 4]."""
+        norm = (self.weight.square().sum((2, 3), keepdim=True) + 1e-5).sqrt()
+        return self.weight / (norm + 1e-6)
+
+    def placed(self, poses: Tensor) -> Tensor:
+        """Poses [B, C, 16] with their places."""
+        return poses if self.places is None else poses + self.places.to(poses.dtype)
+
+
+def places(height: int, width: int, types: int) -> Tensor:
+    """What coordinates add to the poses of height x width locations with some types of capsules: [C, 16]."""
+    added = torch.zeros(height, width, types, POSE)
+    added[..., 0] = ((torch.arange(height) + 0.5) / height)[:, None, None]
+    added[..., 1] = ((torch.arange(width) + 0.5) / width)[None, :, None]
+    return added.flatten(0, 2)

@@ -1,0 +1,88 @@
+"""EM routing: *Matrix Capsules with EM Routing*, procedure 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from recaps.nn.fields import Fields
+from recaps.nn.routing.matrix import Consensus, matrix_votes
+
+#: Added to variances, and to the assignment that they are divided by.
+VARIANCE, SHARE = 1e-6, 1e-8
+
+
+def em_routing(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    fields: Fields,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    temperatures: Sequence[float],
+) -> Consensus:
+    """Fit a Gaussian for every output capsule to the votes that are assigned to it, and assign votes anew, in turns.
+
+    Every input capsule spreads one unit over all output capsules that see it, at every position: the E-step's softmax
+    runs over the positions of its parents as well as over their types. Logarithms throughout; gradients flow through
+    all iterations.
+
+    Args:
+        poses: [B, C, 16].
+        activations: of the input capsules, [B, C].
+        weight: transformations divided by their norms, [n, J, 4, 4].
+        fields: which input capsules each position sees.
+        beta_u: cost of describing an input capsule by an output capsule, [J].
+        beta_a: cost of an output capsule that stays off, [J].
+        temperatures: lambda, the inverse temperature, of every iteration.
+    """
+    with torch.autocast(poses.device.type, enabled=False):
+        votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
+        seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
+        shares = 1 / (fields.parents() * weight.shape[1]).to(votes.dtype)
+        coupling = shares[fields.children][None, :, :, None].expand(*votes.shape[:-1])
+        for iteration, temperature in enumerate(temperatures):
+            if iteration:
+                coupling = _expectation(votes, mean, variance, logit, fields)
+            mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperature)
+        return Consensus(mean, logit.sigmoid(), coupling.detach())
+
+
+def _maximisation(
+    votes: Tensor, weights: Tensor, beta_u: Tensor, beta_a: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and variances [B, P, J, 16] of the votes under weights [B, P, n, J], and activation logits [B, P, J]."""
+    total = weights.sum(2)
+    weighed, divisor = weights.unsqueeze(4), (total + SHARE).unsqueeze(3)
+    mean = (weighed * votes).sum(2) / divisor
+    variance = (weighed * (votes - mean.unsqueeze(2)).square()).sum(2) / divisor + VARIANCE
+    cost = total * (votes.shape[-1] * beta_u + 0.5 * variance.log().sum(3))
+    return mean, variance, temperature * (beta_a - cost)
+
+
+def _expectation(votes: Tensor, mean: Tensor, variance: Tensor, logit: Tensor, fields: Fields) -> Tensor:
+    """Assignment [B, P, n, J]: how much of each input capsule goes to each of all its parents."""
+    normaliser = logsigmoid(logit) - 0.5 * (2 * math.pi * variance).log().sum(3)
+    distance = ((votes - mean.unsqueeze(2)).square() / variance.unsqueeze(2)).sum(4)
+    return softmax_over_parents(normaliser.unsqueeze(2) - 0.5 * distance, fields)
+
+
+def softmax_over_parents(logits: Tensor, fields: Fields) -> Tensor:
+    """Softmax of [B, P, n, J] over all entries that belong to the same input capsule."""
+    batch = len(logits)
+    which = fields.children.flatten().expand(batch, -1)
+    flat = logits.flatten(1, 2)
+    highest = flat.new_full((batch, fields.inputs), -math.inf)
+    highest = highest.scatter_reduce(1, which, flat.detach().amax(2), "amax")
+    powers = (flat - highest.gather(1, which).unsqueeze(2)).exp()
+    totals = flat.new_zeros(batch, fields.inputs).scatter_add(1, which, powers.sum(2))
+    return (powers / totals.gather(1, which).unsqueeze(2)).view_as(logits)
+
+
+def temperature_schedule(iterations: int, final: float = 0.01) -> list[float]:
+    """lambda_t = final (1 - 0.95^(t+1)): as its authors gave it in the review of the paper."""
+    return [final * (1 - 0.95 ** (t + 1)) for t in range(iterations)]
