@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import reference
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from recaps.nn.fields import Fields, convolutional, everything
 from recaps.nn.routing.connectionist import ConnectionistRouting
 from recaps.nn.routing.em import em_routing, softmax_over_parents, temperature_schedule
+from recaps.nn.routing.fused_em import fused_em_routing
 from recaps.nn.routing.matrix import matrix_votes
 from recaps.nn.routing.similarity import compatibilities, similarity_routing
 
@@ -41,13 +44,14 @@ def test_votes_match_the_loops(fields: Fields) -> None:
 
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 2, 3])
-def test_em_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
+@pytest.mark.parametrize("route", [em_routing, fused_em_routing])
+def test_em_routing_matches_the_loops(route: Any, fields: Fields, iterations: int) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits, beta_u, beta_a = random(2, fields.inputs, seed=2), random(3, seed=3), random(3, seed=4)
     inputs = (poses, logits, weight, beta_u, beta_a)
     schedule = [0.1, 0.2, 0.3][:iterations]
-    fast = em_routing(poses, logits.sigmoid(), weight, fields, beta_u, beta_a, schedule)
+    fast = route(poses, logits.sigmoid(), weight, fields, beta_u, beta_a, schedule)
     votes = reference.matrix_votes(poses, weight, children)
     means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, beta_u, beta_a, schedule)
     torch.testing.assert_close(fast.poses, means)
@@ -71,12 +75,13 @@ def test_every_input_capsule_spreads_one_unit_over_all_its_parents(fields: Field
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
-def test_em_routing_is_finite_for_extreme_votes(dtype: torch.dtype, size: float) -> None:
+@pytest.mark.parametrize("route", [em_routing, fused_em_routing])
+def test_em_routing_is_finite_for_extreme_votes(route: Any, dtype: torch.dtype, size: float) -> None:
     fields = convolutional(4, 4, 2, kernel=3, stride=1)
     poses = (size * random(2, fields.inputs, 16).detach()).to(dtype).requires_grad_()
     activations = torch.rand(2, fields.inputs).round().requires_grad_()
     weight = random(18, 3, 4, 4, seed=1).detach().float().requires_grad_()
-    out = em_routing(poses, activations, weight, fields, torch.zeros(3), torch.zeros(3), temperature_schedule(3))
+    out = route(poses, activations, weight, fields, torch.zeros(3), torch.zeros(3), temperature_schedule(3))
     (out.poses.sum() + out.activations.sum()).backward()
     for tensor in (out.poses, out.activations, poses.grad, weight.grad, activations.grad):
         assert tensor is not None
@@ -85,7 +90,8 @@ def test_em_routing_is_finite_for_extreme_votes(dtype: torch.dtype, size: float)
 
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int, compiled: bool) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits = random(2, fields.inputs, seed=2)
@@ -95,7 +101,7 @@ def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int) -
     leaves = (poses, weight, logits)
     fast = similarity_routing(
         poses, logits.sigmoid(), weight, fields,
-        penalties=penalties, kernel=kernel, activation=theta, iterations=iterations,
+        penalties=penalties, kernel=kernel, activation=theta, iterations=iterations, compiled=compiled,
     )  # fmt: skip
     votes = reference.matrix_votes(poses, weight, children)
     means, activations = reference.similarity_routing(
@@ -120,7 +126,7 @@ def test_the_closed_form_of_the_compatibilities_is_the_constrained_minimum() -> 
             random(6, 1, seed=seed + 10).detach().sigmoid(),
         )
         lambda1, lambda2 = random(2, 1, seed=seed + 20).detach().abs() + 0.05
-        ours = compatibilities(similarity, activations, lambda1, lambda2)[:, 0]
+        ours = compatibilities(similarity, activations.log(), lambda2, lambda1 + lambda2)[:, 0]
         k, a = similarity[:, 0].numpy(), activations[:, 0].numpy()
 
         def objective(c, k=k, a=a, one=float(lambda1), two=float(lambda2)):  # type: ignore[no-untyped-def]
@@ -141,11 +147,11 @@ def test_the_limits_of_the_penalties() -> None:
     similarity, activations = random(5, 2).detach(), random(5, 1, seed=1).detach().sigmoid()
     one, none, huge = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), torch.full((2,), 1e9)
     torch.testing.assert_close(
-        compatibilities(similarity, activations, one, none), similarity.softmax(0), atol=1e-5, rtol=0
+        compatibilities(similarity, activations.log(), none, one), similarity.softmax(0), atol=1e-5, rtol=0
     )
-    uniform = compatibilities(similarity, activations, huge.double(), none)
+    uniform = compatibilities(similarity, activations.log(), none, huge.double())
     torch.testing.assert_close(uniform, torch.full_like(uniform, 0.2))
-    proportional = compatibilities(similarity, activations, none, huge.double())
+    proportional = compatibilities(similarity, activations.log(), huge.double(), huge.double())
     torch.testing.assert_close(proportional[:, 0], activations[:, 0] / activations.sum(), atol=1e-5, rtol=0)
 
 

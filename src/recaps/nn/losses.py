@@ -42,6 +42,22 @@ def right(scores: Tensor, labels: Tensor) -> Tensor:
     return (present_classes(highest, scores.shape[1]) == present_classes(labels, scores.shape[1])).all(1)
 
 
+def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Spread loss, *Matrix Capsules with EM Routing*, eq. 3: one value per image.
+
+    Args:
+        activations: of the class capsules, [B, classes].
+        labels: int64, [B].
+        margin: by which the label's activation should exceed every other.
+
+    Returns:
+        [B]: squared shortfalls, summed over the other classes.
+    """
+    own = activations.gather(1, labels.unsqueeze(1))
+    shortfall = (margin - (own - activations)).clamp_min(0).square()
+    return (shortfall * (1 - one_hot(labels, activations.shape[1]))).sum(1)
+
+
 def summed_squared_error(reconstructions: Tensor, images: Tensor) -> Tensor:
     """Squared error of each image, summed over its pixels: [B, ...], [B, ...] to [B]."""
     return (reconstructions - images).square().flatten(1).sum(1)

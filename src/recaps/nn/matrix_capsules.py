@@ -15,8 +15,8 @@ POSE = SIDE * SIDE
 class PrimaryMatrixCapsules(nn.Module):
     """1x1 convolutions to poses and activations; poses are divided by their Frobenius norm.
 
-    Shapes: input [B, channels, h, w]; poses [B, C, 16] and activations [B, C] of C = h * w * types capsules, in the order
-    row, column, type.
+    Shapes: input [B, channels, h, w]; poses [B, C, 16] and activations [B, C] of C = h * w * types capsules in the
+    order row, column, type.
     """
 
     def __init__(self, channels: int, types: int) -> None:

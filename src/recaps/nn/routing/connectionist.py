@@ -20,13 +20,19 @@ class ConnectionistRouting(nn.Module):
         activation: widths of the second's.
         units: of the cell.
         iterations: at least 1.
+        logits: activations before the sigmoid, for a softmax loss.
     """
 
     def __init__(
-        self, compatibility: tuple[int, ...], activation: tuple[int, ...], units: int = 16, iterations: int = 3
+        self,
+        compatibility: tuple[int, ...],
+        activation: tuple[int, ...],
+        units: int = 16,
+        iterations: int = 3,
+        logits: bool = False,
     ) -> None:
         super().__init__()
-        self.iterations, self.units = iterations, units
+        self.iterations, self.units, self.logits = iterations, units, logits
         pose = 16
         # The cell's input and hidden state by kind, so that what does not change is multiplied once.
         self.from_pose = nn.Linear(pose, 4 * units)
@@ -38,9 +44,7 @@ class ConnectionistRouting(nn.Module):
         self.activation = _network(units, activation)
         self._initialise(2 * pose + 2 + units)
 
-    def forward(
-        self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields, *, logits: bool = False
-    ) -> Consensus:
+    def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         """Arguments and result as of `recaps.nn.routing.similarity.similarity_routing`."""
         votes = matrix_votes(poses, weight, fields)
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
@@ -56,7 +60,7 @@ class ConnectionistRouting(nn.Module):
             mean = (coupling.unsqueeze(4) * votes).sum(2)
         combined = (coupling.unsqueeze(4) * cell).sum(2)  # [B, P, J, units]
         out = self.activation(combined).squeeze(3)
-        return Consensus(mean, out if logits else out.sigmoid(), coupling.detach())
+        return Consensus(mean, out if self.logits else out.sigmoid(), coupling.detach())
 
     def _initialise(self, inputs: int) -> None:
         """Glorot's uniform range for the cell as one matrix, as TensorFlow draws it; biases zero."""

@@ -6,14 +6,32 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recaps.nn.fields import Fields
 from recaps.nn.routing.matrix import Consensus, matrix_votes
 
+#: Most types of output capsules that the compiled routine on a CPU takes.
+LANES = 16
 #: Added to variances, and to the assignment that they are divided by.
 VARIANCE, SHARE = 1e-6, 1e-8
+
+
+class EMRouting(nn.Module):
+    """EM routing with its learned costs, one pair per type of output capsule."""
+
+    def __init__(self, outputs: int, temperatures: Sequence[float]) -> None:
+        super().__init__()
+        self.temperatures = tuple(temperatures)
+        self.beta_u = nn.Parameter(torch.zeros(outputs))
+        self.beta_a = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
+        route = em_routing
+        if poses.device.type == "cpu" and weight.shape[1] <= LANES:
+            from recaps.nn.routing.fused_em import fused_em_routing as route
+        return route(poses, activations, weight, fields, self.beta_u, self.beta_a, self.temperatures)
 
 
 def em_routing(
@@ -45,9 +63,9 @@ def em_routing(
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
         shares = 1 / (fields.parents() * weight.shape[1]).to(votes.dtype)
         coupling = shares[fields.children][None, :, :, None].expand(*votes.shape[:-1])
-        for iteration, temperature in enumerate(temperatures):
-            if iteration:
-                coupling = _expectation(votes, mean, variance, logit, fields)
+        mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperatures[0])
+        for temperature in temperatures[1:]:
+            coupling = _expectation(votes, mean, variance, logit, fields)
             mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperature)
         return Consensus(mean, logit.sigmoid(), coupling.detach())
 

@@ -1,11 +1,4 @@
-"""EM routing on a CPU, compiled: one output position at a time, so that its votes never leave the cache.
-
-Votes are two hundred megabytes per batch and layer, and written out as tensor operations every iteration reads them a
-dozen times. Here a position's votes are made again in each iteration, which costs less than to fetch them. The J output
-types are the lanes of the vector unit: the innermost loop of everything is over them, and nothing is summed across
-lanes but gradients of poses. The backward pass is the hand-written adjoint of `recaps.nn.routing.em`, which the tests
-compare it with.
-"""
+"""EM routing on a CPU, compiled: the adjoint of `recaps.nn.routing.em` is written by hand; see `compiled` for how."""
 
 from __future__ import annotations
 
@@ -20,15 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
+from recaps.nn.routing.compiled import LANES, POSE, array, compiled, lanes, parallel, vote, vote_adjoint
 from recaps.nn.routing.matrix import Consensus
 
-#: Output types are padded to this number.
-LANES = 16
-POSE = 16
 LOG_2_PI = POSE * math.log(2 * math.pi)
-
-_compiled = numba.njit(fastmath=True, error_model="numpy", cache=True)
-_parallel = numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)
 
 
 def fused_em_routing(
@@ -62,19 +50,19 @@ class _FusedEM(torch.autograd.Function):
         kind = torch.promote_types(poses.dtype, torch.float32)
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
         arrays = [
-            _array(poses.to(kind)),
-            _array(activations.to(kind)),
-            _array(fields.children.int()),
-            _lanes(weight.to(kind).flatten(2).transpose(1, 2)),
-            _lanes(beta_u.to(kind)),
-            _lanes(beta_a.to(kind)),
-            _array(temperatures.to(kind)),
+            array(poses.to(kind)),
+            array(activations.to(kind)),
+            array(fields.children.int()),
+            lanes(weight.to(kind).flatten(2).transpose(1, 2)),
+            lanes(beta_u.to(kind)),
+            lanes(beta_a.to(kind)),
+            array(temperatures.to(kind)),
         ]
         steps, batch = len(temperatures), len(poses)
         real = arrays[0].dtype
         shares = 1 / (fields.parents() * outputs)[fields.children].to(kind)
         coupling = np.empty((steps, batch, positions, slots, LANES), real)
-        coupling[0] = _lanes(shares[:, :, None].expand(-1, -1, outputs))
+        coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
         mean = np.empty((steps, batch, positions, POSE, LANES), real)
         variance = np.empty_like(mean)
         total = np.empty((steps, batch, positions, LANES), real)
@@ -105,7 +93,7 @@ class _FusedEM(torch.autograd.Function):
             np.zeros((threads, LANES), real),
         )
         scratch = np.empty((threads, 2, positions, slots, LANES), real)
-        at = (_lanes(at_mean.transpose(2, 3)), _lanes(at_activation))
+        at = (lanes(at_mean.transpose(2, 3)), lanes(at_activation))
         _backward(*ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
         by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -114,57 +102,7 @@ class _FusedEM(torch.autograd.Function):
         return *(tensor.to(kind) for tensor, kind in zip(made, ctx.dtypes, strict=True)), None, None
 
 
-def _array(tensor: Tensor) -> Any:
-    return np.ascontiguousarray(tensor.detach().numpy())
-
-
-def _lanes(tensor: Tensor) -> Any:
-    """[..., J] as an array [..., LANES], zeros beyond J."""
-    padded = np.zeros((*tensor.shape[:-1], LANES), tensor.detach().numpy().dtype)
-    padded[..., : tensor.shape[-1]] = tensor.detach().numpy()
-    return padded
-
-
-@_compiled
-def _vote(weight: Any, pose: Any, votes: Any) -> None:
-    """V = W M: weight and votes [16, LANES], pose [16], matrices row by row."""
-    for a in range(4):
-        for b in range(4):
-            for j in range(LANES):
-                votes[4 * a + b, j] = (
-                    weight[4 * a, j] * pose[b]
-                    + weight[4 * a + 1, j] * pose[4 + b]
-                    + weight[4 * a + 2, j] * pose[8 + b]
-                    + weight[4 * a + 3, j] * pose[12 + b]
-                )
-
-
-@_compiled
-def _vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose: Any) -> None:
-    """Add the gradients of `_vote` to at_weight [16, LANES] and at_pose [16]."""
-    for a in range(4):
-        for c in range(4):
-            for j in range(LANES):
-                at_weight[4 * a + c, j] += (
-                    at_votes[4 * a, j] * pose[4 * c]
-                    + at_votes[4 * a + 1, j] * pose[4 * c + 1]
-                    + at_votes[4 * a + 2, j] * pose[4 * c + 2]
-                    + at_votes[4 * a + 3, j] * pose[4 * c + 3]
-                )
-    for c in range(4):
-        for b in range(4):
-            added = at_pose[4 * c + b]
-            for j in range(LANES):
-                added += (
-                    weight[c, j] * at_votes[b, j]
-                    + weight[4 + c, j] * at_votes[4 + b, j]
-                    + weight[8 + c, j] * at_votes[8 + b, j]
-                    + weight[12 + c, j] * at_votes[12 + b, j]
-                )
-            at_pose[4 * c + b] = added
-
-
-@_compiled
+@compiled
 def _sum_of_logs(values: Any, sums: Any) -> None:
     """Sum of the logarithms over the pose's 16 dimensions, four factors at a time: [16, LANES] to [LANES]."""
     for j in range(LANES):
@@ -174,7 +112,7 @@ def _sum_of_logs(values: Any, sums: Any) -> None:
             sums[j] += np.log(values[h, j] * values[h + 1, j] * values[h + 2, j] * values[h + 3, j])
 
 
-@_parallel
+@parallel
 def _forward(
     poses: Any,
     activations: Any,
@@ -202,7 +140,7 @@ def _forward(
             for t in range(steps):
                 for p in range(positions):
                     for s in range(slots):
-                        _vote(weight[s], poses[b, children[p, s]], votes[s])
+                        vote(weight[s], poses[b, children[p, s]], votes[s])
                     own = (mean[t, b, p], variance[t, b, p], total[t, b, p])
                     _maximise(votes, activations[b], children[p], coupling[t, b, p], *own)
                     _activate(*own, beta_u, beta_a, temperatures[t], activation[t, b, p], offset)
@@ -212,7 +150,7 @@ def _forward(
                     _softmax_over_parents(coupling[t + 1, b], children, outputs, highest, sums)
 
 
-@_compiled
+@compiled
 def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: Any, variance: Any, total: Any) -> None:
     """Mean, variance and weight of the votes at one position."""
     real = votes.dtype.type
@@ -243,7 +181,7 @@ def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: 
             variance[h, j] = variance[h, j] / (total[j] + real(1e-8)) + real(1e-6)
 
 
-@_compiled
+@compiled
 def _activate(
     mean: Any, variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any, offset: Any
 ) -> None:
@@ -258,7 +196,7 @@ def _activate(
         offset[j] = log_activation - real(0.5) * (offset[j] + real(LOG_2_PI))
 
 
-@_compiled
+@compiled
 def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: Any) -> None:
     real = votes.dtype.type
     precision = np.empty((POSE, LANES), votes.dtype)
@@ -274,7 +212,7 @@ def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: An
                 logits[s, j] -= off * off * precision[h, j]
 
 
-@_compiled
+@compiled
 def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any, sums: Any) -> None:
     """In place, over all entries [P, n, outputs] of the same input capsule; lanes beyond become zero."""
     real = logits.dtype.type
@@ -301,7 +239,7 @@ def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any
                 logits[p, s, j] /= sums[children[p, s]]
 
 
-@_parallel
+@parallel
 def _backward(
     poses: Any,
     activations: Any,
@@ -342,7 +280,7 @@ def _backward(
                     _softmax_adjoint(coupling[t + 1, b], children, outputs, at_coupling, at_density, sums)
                 for p in range(positions):
                     for s in range(slots):
-                        _vote(weight[s], poses[b, children[p, s]], votes[s])
+                        vote(weight[s], poses[b, children[p, s]], votes[s])
                     own = (mean[t, b, p], variance[t, b, p])
                     if t + 1 == steps:
                         at_mean[:] = given_mean[b, p]
@@ -351,7 +289,9 @@ def _backward(
                             on = activation[t, b, p, j]
                             at_logit[j] = given_activation[b, p, j] * on * (real(1) - on)
                     else:
-                        _density_adjoint(votes, *own, activation[t, b, p], at_density[p], at_mean, at_variance, at_logit)
+                        _density_adjoint(
+                            votes, *own, activation[t, b, p], at_density[p], at_mean, at_variance, at_logit
+                        )
                     _activation_adjoint(
                         *own,
                         total[t, b, p],
@@ -386,10 +326,8 @@ def _backward(
                     )
 
 
-@_compiled
-def _softmax_adjoint(
-    coupling: Any, children: Any, outputs: int, at_coupling: Any, at_logits: Any, sums: Any
-) -> None:
+@compiled
+def _softmax_adjoint(coupling: Any, children: Any, outputs: int, at_coupling: Any, at_logits: Any, sums: Any) -> None:
     positions, slots = children.shape
     sums[:] = coupling.dtype.type(0)
     for p in range(positions):
@@ -404,9 +342,16 @@ def _softmax_adjoint(
                 at_logits[p, s, j] = coupling[p, s, j] * (at_coupling[p, s, j] - sums[children[p, s]])
 
 
-@_compiled
+@compiled
 def _density_adjoint(
-    votes: Any, mean: Any, variance: Any, activation: Any, at_density: Any, at_mean: Any, at_variance: Any, at_logit: Any
+    votes: Any,
+    mean: Any,
+    variance: Any,
+    activation: Any,
+    at_density: Any,
+    at_mean: Any,
+    at_variance: Any,
+    at_logit: Any,
 ) -> None:
     """Gradients that come through the log densities, but for those of the votes."""
     real = votes.dtype.type
@@ -432,7 +377,7 @@ def _density_adjoint(
         at_logit[j] *= real(1) - activation[j]
 
 
-@_compiled
+@compiled
 def _activation_adjoint(
     mean: Any,
     variance: Any,
@@ -460,11 +405,11 @@ def _activation_adjoint(
     for h in range(POSE):
         for j in range(LANES):
             at_variance[h, j] += logs[j] / variance[h, j]
-            # The mean is divided by a little more than the weights' sum, so the votes' deviations from it do not cancel.
+            # The mean is divided by a little more than the weights' sum: deviations from it do not quite cancel.
             at_mean[h, j] -= real(2e-8) / (total[j] + real(1e-8)) * mean[h, j] * at_variance[h, j]
 
 
-@_compiled
+@compiled
 def _maximisation_adjoint(
     votes: Any,
     mean: Any,
@@ -513,4 +458,4 @@ def _maximisation_adjoint(
             added += at_weighed * coupling[s, j]
             at_coupling[s, j] = at_weighed * activations[child]
         at_activations[child] = added
-        _vote_adjoint(weight[s], poses[child], at_votes, at_weight[s], at_poses[child])
+        vote_adjoint(weight[s], poses[child], at_votes, at_weight[s], at_poses[child])

@@ -3,12 +3,60 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
+from recaps.nn.initial import truncated_normal
 from recaps.nn.routing.matrix import Consensus, matrix_votes
 
+#: Most types of output capsules that the compiled version takes.
+LANES = 16
 SMALL = 1e-6
+
+
+class SimilarityRouting(nn.Module):
+    """Similarity routing with its learned parameters: all but the mixture's weights per type of output capsule.
+
+    Args:
+        outputs: types of output capsules.
+        kernels: Gaussians in the kernel, Q.
+        width: initial width l of each.
+        penalties: initial lambda_1 and lambda_2.
+        iterations: at least 1.
+        logits: activations before the sigmoid, for a softmax loss.
+    """
+
+    def __init__(
+        self,
+        outputs: int,
+        kernels: int,
+        width: float,
+        penalties: tuple[float, float],
+        iterations: int = 3,
+        logits: bool = False,
+    ) -> None:
+        super().__init__()
+        self.iterations, self.logits = iterations, logits
+        self.mixture = nn.Parameter(torch.ones(kernels))
+        self.widths = nn.Parameter(width * (1 + truncated_normal(kernels, outputs, std=0.1)))
+        self.lambda1 = nn.Parameter(torch.full((outputs,), penalties[0]))
+        self.lambda2 = nn.Parameter(torch.full((outputs,), penalties[1]))
+        self.theta1 = nn.Parameter(truncated_normal(outputs, std=0.1))
+        self.theta2 = nn.Parameter(torch.ones(outputs))
+        self.theta3 = nn.Parameter(truncated_normal(outputs, std=0.1))
+
+    def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
+        return similarity_routing(
+            poses,
+            activations,
+            weight,
+            fields,
+            penalties=(self.lambda1.abs(), self.lambda2.abs()),
+            kernel=(self.mixture, self.widths),
+            activation=(self.theta1, self.theta2, self.theta3),
+            iterations=self.iterations,
+            logits=self.logits,
+        )
 
 
 def similarity_routing(
@@ -22,6 +70,7 @@ def similarity_routing(
     activation: tuple[Tensor, Tensor, Tensor],
     iterations: int = 3,
     logits: bool = False,
+    compiled: bool = True,
 ) -> Consensus:
     """Cluster the votes for every output capsule by themselves, under a kernel that is learned.
 
@@ -38,39 +87,62 @@ def similarity_routing(
         activation: theta_1, theta_2, theta_3, each [J] (eq. 13).
         iterations: at least 1.
         logits: return activations before the sigmoid and without theta_3, as the class layer does with a softmax loss.
+        compiled: on a CPU, use the compiled version.
     """
     with torch.autocast(poses.device.type, enabled=False):
-        votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
-        seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
-        mean = votes.mean(2)
-        for _ in range(iterations):
-            similarity = mixture_kernel(votes, mean, *kernel)
-            compatibility = compatibilities(similarity, seen, *penalties)
-            mean = (compatibility.unsqueeze(4) * votes).sum(2)
-        agreement = (compatibility * similarity).sum(2)
+        poses = poses.float() if poses.element_size() < 4 else poses
+        log_activations = (activations.to(poses.dtype) + SMALL).log()
+        mixture, precisions = kernel[0].softmax(0), 1 / (2 * kernel[1].square() + SMALL)
+        lambda2, total = penalties[1], penalties[0] + penalties[1] + SMALL
+        cluster = clusters
+        if compiled and poses.device.type == "cpu" and weight.shape[1] <= LANES:
+            from recaps.nn.routing.fused_similarity import fused_clusters as cluster
+        mean, agreement, presence, compatibility = cluster(
+            poses, log_activations, weight, fields, mixture, precisions, lambda2, total, iterations
+        )
         theta1, theta2, theta3 = activation
         out = theta1 * agreement + theta2
         if not logits:
-            presence = (compatibility * (seen + SMALL).log()).sum(2)
             out = (out + theta3.abs() * presence).sigmoid()
         return Consensus(mean, out, compatibility.detach())
 
 
-def mixture_kernel(votes: Tensor, mean: Tensor, mixture: Tensor, widths: Tensor) -> Tensor:
-    """K(V, mu) = sum_q w_q exp(-|V - mu|^2 / (2 l_q^2)) (eq. 15): [B, P, n, J, 16], [B, P, J, 16] to [B, P, n, J]."""
+def clusters(
+    poses: Tensor,
+    log_activations: Tensor,
+    weight: Tensor,
+    fields: Fields,
+    mixture: Tensor,
+    precisions: Tensor,
+    lambda2: Tensor,
+    total: Tensor,
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `recaps.nn.routing.fused_similarity.fused_clusters`, in tensor operations."""
+    votes = matrix_votes(poses, weight, fields)
+    seen = log_activations[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
+    mean = votes.mean(2)
+    for _ in range(iterations):
+        similarity = mixture_kernel(votes, mean, mixture, precisions)
+        compatibility = compatibilities(similarity, seen, lambda2, total)
+        mean = (compatibility.unsqueeze(4) * votes).sum(2)
+    return mean, (compatibility * similarity).sum(2), (compatibility * seen).sum(2), compatibility
+
+
+def mixture_kernel(votes: Tensor, mean: Tensor, mixture: Tensor, precisions: Tensor) -> Tensor:
+    """K(V, mu) = sum_q w_q exp(-p_q |V - mu|^2), p = 1 / (2 l^2) (eq. 15): [B, P, n, J, 16], [B, P, J, 16] to [B, P, n, J]."""
     squared = (votes - mean.unsqueeze(2)).square().sum(4)
-    gaussians = torch.exp(-squared.unsqueeze(-2) / (2 * widths.square() + SMALL))  # [B, P, n, Q, J]
-    return (mixture.softmax(0)[:, None] * gaussians).sum(-2)
+    gaussians = torch.exp(-squared.unsqueeze(-2) * precisions)  # [B, P, n, Q, J]
+    return (mixture[:, None] * gaussians).sum(-2)
 
 
-def compatibilities(similarity: Tensor, activations: Tensor, lambda1: Tensor, lambda2: Tensor) -> Tensor:
+def compatibilities(similarity: Tensor, log_activations: Tensor, lambda2: Tensor, total: Tensor) -> Tensor:
     """c_i in proportion to a_i^(lambda_2 / L) exp(k_i / L), L = lambda_1 + lambda_2 (eq. 11), over the inputs n.
 
     Args:
         similarity: k, [..., n, J].
-        activations: a, [..., n, 1].
-        lambda1: [J].
+        log_activations: log a, [..., n, 1].
         lambda2: [J].
+        total: L, [J].
     """
-    total = lambda1 + lambda2 + SMALL
-    return ((similarity + lambda2 * (activations + SMALL).log()) / total).softmax(-2)
+    return ((similarity + lambda2 * log_activations) / total).softmax(-2)

@@ -1,0 +1,130 @@
+"""Matrix capsules whose consensus is computed by one of three routings: *Learning to compute inner consensus*.
+
+Table 1: convolution with ReLU and batch normalisation, primary capsules, two convolutional capsule layers, class
+capsules that see every capsule of the last layer, each through a matrix of its own. Three routings are interchangeable:
+EM (*Matrix Capsules with EM Routing*), similarity learning (section 4.1) and the connectionist one (section 4.2).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from recaps.config.models.matrixcaps import Options
+from recaps.config.training import Training
+from recaps.models.model import Batch, Model
+from recaps.nn.fields import Fields, convolutional, everything
+from recaps.nn.losses import spread_loss
+from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
+from recaps.nn.routing.connectionist import ConnectionistRouting
+from recaps.nn.routing.em import EMRouting, temperature_schedule
+from recaps.nn.routing.matrix import Consensus
+from recaps.nn.routing.similarity import SimilarityRouting
+
+
+class MatrixCaps(Model):
+    """Images [B, C, H, W] to class capsules: poses [B, classes, 16] and activations [B, classes]."""
+
+    def __init__(self, options: Options, image_shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.options = options
+        channels, height, width = image_shape
+        height, width = (height - 5) // 2 + 1, (width - 5) // 2 + 1
+        primary, first, second = options.types
+        self.conv = nn.Conv2d(channels, options.conv_channels, 5, stride=2)
+        self.norm = nn.BatchNorm2d(options.conv_channels)
+        self.primary = PrimaryMatrixCapsules(options.conv_channels, primary)
+        fields = [convolutional(height, width, primary, kernel=3, stride=2)]
+        fields.append(convolutional(fields[0].height, fields[0].width, first, kernel=3, stride=1))
+        sides = [(height, width), *((each.height, each.width) for each in fields)]
+        fields.append(everything(sides[2][0] * sides[2][1] * second))
+        self.layers = nn.ModuleList(
+            CapsuleLayer(options, place, each, side, inputs, outputs)
+            for place, (each, side, inputs, outputs) in enumerate(
+                zip(fields, sides, options.types, (first, second, classes), strict=True)
+            )
+        )
+
+    def forward(self, images: Tensor) -> Consensus:
+        """The class capsules, with a single position: poses [B, 1, classes, 16], activations [B, 1, classes]."""
+        poses, activations = self.primary(self.norm(self.conv(images).relu()))
+        for layer in self.layers:
+            consensus: Consensus = layer(poses, activations)
+            poses, activations = consensus.poses.flatten(1, 2), consensus.activations.flatten(1)
+        return consensus
+
+    def class_scores(self, images: Tensor) -> Tensor:
+        return self(images).activations.squeeze(1)
+
+    def configure(self, training: Training) -> None:
+        super().configure(training)
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=training.learning_rate, eps=1e-9, fused=True)
+
+    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        self.margin = spread_margin(step, self.training_options.steps)
+        return super().training_step(batch, step)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        scores, labels = self.class_scores(batch["images"]), batch["labels"]
+        if self.options.loss == "spread":
+            loss = spread_loss(scores, labels, self.margin).sum()
+        else:
+            loss = cross_entropy(scores, labels)
+        return {"loss": loss, "accuracy": (scores.argmax(1) == labels).float().mean()}
+
+    def latents(self, images: Tensor) -> dict[str, Tensor]:
+        """`capsules`: class poses [B, classes, 16]; `scores` [B, classes]."""
+        consensus = self(images)
+        return {"capsules": consensus.poses.squeeze(1), "scores": consensus.activations.squeeze(1)}
+
+
+def spread_margin(step: int, steps: int) -> float:
+    """The margin of the spread loss, from 0.2 to 0.99 along training, as in the author's code."""
+    grown = torch.sigmoid(torch.tensor(min(10.0, step / (steps / 10) - 4)))
+    return 0.2 + 0.79 * float(grown)
+
+
+class CapsuleLayer(nn.Module):
+    """Votes of all input capsules in the field of each position, and the routing that makes output capsules of them."""
+
+    def __init__(
+        self, options: Options, place: int, fields: Fields, side: tuple[int, int], inputs: int, outputs: int
+    ) -> None:
+        super().__init__()
+        self.fields = fields
+        self.transform = Transformations(fields, outputs, places(*side, inputs) if options.coordinates else None)
+        self.routing = _routing(options, place, outputs)
+
+    def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
+        consensus: Consensus = self.routing(
+            self.transform.placed(poses), activations, self.transform.normalised(), self.fields
+        )
+        return consensus
+
+
+def _routing(options: Options, place: int, outputs: int) -> nn.Module:
+    """The routing of a layer: place 0, 1 or 2, the last of them the class layer."""
+    logits = place == 2 and options.loss == "cross_entropy"
+    if options.routing == "em":
+        return EMRouting(outputs, temperature_schedule(options.iterations, options.final_temperature))
+    if options.routing == "similarity":
+        return SimilarityRouting(
+            outputs,
+            options.kernels[place],
+            options.kernel_width,
+            options.lambda_init,
+            iterations=options.iterations,
+            logits=logits,
+        )
+    return ConnectionistRouting(
+        options.compatibility_layers[place],
+        options.activation_layers[place],
+        units=options.lstm_units,
+        iterations=options.iterations,
+        logits=logits,
+    )
+
+
+def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> MatrixCaps:
+    return MatrixCaps(options, image_shape, classes)
