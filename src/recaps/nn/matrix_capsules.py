@@ -28,8 +28,9 @@ class PrimaryMatrixCapsules(nn.Module):
             self.activation.bias.copy_(truncated_normal(types, std=0.1, mean=0.8))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        poses = self.pose(features).relu().permute(0, 2, 3, 1).unflatten(3, (-1, POSE)).flatten(1, 3).float()
-        activations = self.activation(features).permute(0, 2, 3, 1).flatten(1).float().sigmoid()
+        poses = self.pose(features).relu().permute(0, 2, 3, 1).unflatten(3, (-1, POSE)).flatten(1, 3)
+        poses = poses.to(self.pose.weight.dtype)
+        activations = self.activation(features).permute(0, 2, 3, 1).flatten(1).to(poses.dtype).sigmoid()
         return poses / (poses.norm(dim=2, keepdim=True) + 1e-7), activations
 
 

@@ -9,7 +9,8 @@ arrays' precision, which is why constants are written as `real(2)`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -20,8 +21,17 @@ LANES = 16
 #: Numbers of a pose.
 POSE = 16
 
-compiled = numba.njit(fastmath=True, error_model="numpy", cache=True)
-parallel = numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function when it is first called; the result is kept on disk."""
+    return cast(Function, numba.njit(fastmath=True, error_model="numpy", cache=True)(function))
+
+
+def parallel(function: Function) -> Function:
+    """As `compiled`, with `numba.prange` over threads."""
+    return cast(Function, numba.njit(parallel=True, fastmath=True, error_model="numpy", cache=True)(function))
 
 
 def array(tensor: Tensor) -> Any:

@@ -58,6 +58,7 @@ class ConnectionistRouting(nn.Module):
             hidden, cell = lstm(gates, cell)
             coupling = self.compatibility(hidden).squeeze(4).softmax(2)
             mean = (coupling.unsqueeze(4) * votes).sum(2)
+        assert cell is not None
         combined = (coupling.unsqueeze(4) * cell).sum(2)  # [B, P, J, units]
         out = self.activation(combined).squeeze(3)
         return Consensus(mean, out if self.logits else out.sigmoid(), coupling.detach())

@@ -68,7 +68,7 @@ class _FusedEM(torch.autograd.Function):
         total = np.empty((steps, batch, positions, LANES), real)
         activation = np.empty_like(total)
         state = (coupling, mean, variance, total, activation)
-        _forward(*arrays, outputs, *state, numba.get_num_threads())
+        _forward(*[*arrays, outputs, *state, numba.get_num_threads()])
         ctx.arrays, ctx.state, ctx.outputs = arrays, state, outputs
         ctx.dtypes = [tensor.dtype for tensor in (poses, activations, weight, beta_u, beta_a)]
         made = [
@@ -94,7 +94,7 @@ class _FusedEM(torch.autograd.Function):
         )
         scratch = np.empty((threads, 2, positions, slots, LANES), real)
         at = (lanes(at_mean.transpose(2, 3)), lanes(at_activation))
-        _backward(*ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
+        _backward(*[*ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch])
         by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
         betas = (each.sum(0)[: ctx.outputs] for each in (by_beta_u, by_beta_a))

@@ -70,7 +70,7 @@ class _Clusters(torch.autograd.Function):
         similarity = np.empty_like(coupling)
         mean = np.empty((batch, positions, iterations + 1, POSE, LANES), real)
         sums = np.empty((batch, positions, 2, LANES), real)
-        _forward(*arrays, coupling, similarity, mean, sums, numba.get_num_threads())
+        _forward(*[*arrays, coupling, similarity, mean, sums, numba.get_num_threads()])
         ctx.arrays, ctx.state, ctx.outputs = arrays, (coupling, similarity, mean), outputs
         ctx.dtypes = [tensor.dtype for tensor in tensors]
         compatibility = torch.from_numpy(coupling[:, :, -1, :, :outputs])

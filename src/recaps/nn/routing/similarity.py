@@ -130,7 +130,14 @@ def clusters(
 
 
 def mixture_kernel(votes: Tensor, mean: Tensor, mixture: Tensor, precisions: Tensor) -> Tensor:
-    """K(V, mu) = sum_q w_q exp(-p_q |V - mu|^2), p = 1 / (2 l^2) (eq. 15): [B, P, n, J, 16], [B, P, J, 16] to [B, P, n, J]."""
+    """K(V, mu) = sum_q w_q exp(-p_q |V - mu|^2), p = 1 / (2 l^2) (eq. 15): [B, P, n, J].
+
+    Args:
+        votes: [B, P, n, J, 16].
+        mean: [B, P, J, 16].
+        mixture: [Q].
+        precisions: [Q, J].
+    """
     squared = (votes - mean.unsqueeze(2)).square().sum(4)
     gaussians = torch.exp(-squared.unsqueeze(-2) * precisions)  # [B, P, n, Q, J]
     return (mixture[:, None] * gaussians).sum(-2)
