@@ -26,6 +26,8 @@ from recaps.nn.routing.similarity import SimilarityRouting
 class MatrixCaps(Model):
     """Images [B, C, H, W] to class capsules: poses [B, classes, 16] and activations [B, classes]."""
 
+    margin = 0.2  # of the spread loss; grows along training
+
     def __init__(self, options: Options, image_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
         self.options = options

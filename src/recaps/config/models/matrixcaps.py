@@ -28,8 +28,6 @@ class Options(Section):
     """Reading. The paper names no loss; the author's code has both."""
     final_temperature: float = Field(0.01, gt=0)
     """EM: lambda of iteration t is this times 1 - 0.95^(t+1)."""
-    cost_scale: Literal["sum", "mean"] = "sum"
-    """Reading (EM). Whether an output capsule's cost grows with the number of its inputs, as printed."""
     kernels: tuple[int, int, int] = (4, 4, 10)
     """Similarity: Gaussians Q in the kernel of each capsule layer."""
     kernel_width: float = Field(1.0, gt=0)

@@ -14,14 +14,20 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+import torch
 from torch import Tensor
 
-#: Types of output capsules are padded to this number.
-LANES = 16
+from recaps.nn.routing.matrix import LANES
+
 #: Numbers of a pose.
 POSE = 16
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def count_threads() -> int:
+    """In how many parts a batch is done: as many as PyTorch has threads."""
+    return torch.get_num_threads()
 
 
 def compiled(function: Function) -> Function:

@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.matrix import Consensus, matrix_votes
+from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
 
-#: Most types of output capsules that the compiled routine on a CPU takes.
-LANES = 16
 #: Added to variances, and to the assignment that they are divided by.
 VARIANCE, SHARE = 1e-6, 1e-8
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.compiled import LANES, POSE, array, compiled, lanes, parallel, vote, vote_adjoint
-from recaps.nn.routing.matrix import Consensus
+from recaps.nn.routing.compiled import POSE, array, compiled, count_threads, lanes, parallel, vote, vote_adjoint
+from recaps.nn.routing.matrix import LANES, Consensus
 
 LOG_2_PI = POSE * math.log(2 * math.pi)
 
@@ -68,7 +68,7 @@ class _FusedEM(torch.autograd.Function):
         total = np.empty((steps, batch, positions, LANES), real)
         activation = np.empty_like(total)
         state = (coupling, mean, variance, total, activation)
-        _forward(*[*arrays, outputs, *state, numba.get_num_threads()])
+        _forward(*[*arrays, outputs, *state, count_threads()])
         ctx.arrays, ctx.state, ctx.outputs = arrays, state, outputs
         ctx.dtypes = [tensor.dtype for tensor in (poses, activations, weight, beta_u, beta_a)]
         made = [
@@ -83,7 +83,7 @@ class _FusedEM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         poses, _activations, children, weight, *_rest = ctx.arrays
-        real, threads = poses.dtype, numba.get_num_threads()
+        real, threads = poses.dtype, count_threads()
         positions, slots = children.shape
         gradients = (
             np.zeros_like(poses),

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.compiled import LANES, POSE, array, compiled, lanes, parallel, vote, vote_adjoint
+from recaps.nn.routing.compiled import POSE, array, compiled, count_threads, lanes, parallel, vote, vote_adjoint
+from recaps.nn.routing.matrix import LANES
 
 
 def fused_clusters(
@@ -70,7 +71,7 @@ class _Clusters(torch.autograd.Function):
         similarity = np.empty_like(coupling)
         mean = np.empty((batch, positions, iterations + 1, POSE, LANES), real)
         sums = np.empty((batch, positions, 2, LANES), real)
-        _forward(*[*arrays, coupling, similarity, mean, sums, numba.get_num_threads()])
+        _forward(*[*arrays, coupling, similarity, mean, sums, count_threads()])
         ctx.arrays, ctx.state, ctx.outputs = arrays, (coupling, similarity, mean), outputs
         ctx.dtypes = [tensor.dtype for tensor in tensors]
         compatibility = torch.from_numpy(coupling[:, :, -1, :, :outputs])
@@ -87,7 +88,7 @@ class _Clusters(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_agreement: Tensor, at_presence: Tensor, _: Tensor) -> tuple[Any, ...]:
         poses, log_activations, _children, weight, mixture, precisions, *_rest = ctx.arrays
-        threads, real = numba.get_num_threads(), poses.dtype
+        threads, real = count_threads(), poses.dtype
         gradients = [
             np.zeros_like(poses),
             np.zeros_like(log_activations),

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from recaps.nn.fields import Fields
 
+#: Most types of output capsules that compiled routings take: the lanes they are padded to.
+LANES = 16
+
 
 class Consensus(NamedTuple):
     """Output capsules of a layer, and how they came about."""

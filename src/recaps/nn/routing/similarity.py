@@ -7,10 +7,8 @@ from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
 from recaps.nn.initial import truncated_normal
-from recaps.nn.routing.matrix import Consensus, matrix_votes
+from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
 
-#: Most types of output capsules that the compiled version takes.
-LANES = 16
 SMALL = 1e-6
 
 
