@@ -9,6 +9,8 @@ PYTHON ?=
 SCALE ?= desk
 # For `make publish`: papers; all that are finished if empty.
 PAPERS ?=
+# For `make publish`: data sets that could not be had.
+WITHOUT ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -63,7 +65,7 @@ bench: environment ## Speed of each model: step time, images/s, share of the mac
 	@$(BIN)/python -m recaps.bench
 
 publish: environment ## Keep finished papers in git: results/published/SCALE (make publish SCALE=desk PAPERS="sparse")
-	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS))
+	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT))
 
 compare: environment ## Set your own run beside the published one (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)

@@ -26,6 +26,7 @@ rule score_claims:
     params:
         code=plan.code("score_claims"),
         papers=list(plan.project.papers),
+        left_out=plan.left_out,
     message:
         "Scorecard of scale {wildcards.scale}"
     script:

@@ -48,6 +48,8 @@ class Row:
     peaks: dict[str, float]
     """Operations per second of matrix products in the same process, by precision."""
     peak_memory: int
+    memory_per_image: float
+    """Bytes by which each further image of a batch raises the peak."""
 
 
 def time_step(name: str, variant: Variant, precision: str, device_name: str, steps: int) -> Row:
@@ -62,6 +64,9 @@ def time_step(name: str, variant: Variant, precision: str, device_name: str, ste
     model.train()
     size = training.batch_size
     batch = Batches(samples(arrays, device), training, 0, device)(0)
+    few = {key: values[:2] for key, values in batch.items()}
+    _stepper(model, few, device, precision)()  # compiles what is compiled
+    base = devices.peak_memory(device)
     step = _stepper(model, batch, device, precision)
     for _ in range(2):
         step()
@@ -76,6 +81,7 @@ def time_step(name: str, variant: Variant, precision: str, device_name: str, ste
         flop=count_flop(model, batch, device, precision),
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
+        memory_per_image=(memory - base) / (size - len(few["labels"])) if size > 2 else 0.0,
     )
 
 
@@ -121,6 +127,7 @@ def line(row: Row, first: Row) -> str:
         f" {row.batch_size / row.seconds:>9.1f} {relative:>8.2f}"
         f" {rate / GIGA:>8.1f} {row.peaks['bf16'] / GIGA:>6.0f} {rate / row.peaks['bf16']:>5.0%}"
         f" {row.peaks['float32'] / GIGA:>6.0f} {rate / row.peaks['float32']:>5.0%} {row.peak_memory / 2**30:>7.2f}"
+        f" {row.memory_per_image / 2**20:>9.2f}"
     )
 
 
@@ -128,6 +135,7 @@ HEAD = (
     f"{'model':<28} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
     f" {'GFLOP/s':>8}"
     f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
+    f" {'MiB/image':>9}"
 )
 
 
@@ -149,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale}
+    # Random images: no data set is needed.
+    values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale, "without": []}
     project = load(values | ({"papers": options.papers} if options.papers else {}), options.config)
     variants = {f"{p}/{name}": v for p, paper in project.papers.items() for name, v in paper.variants.items()}
     for wanted in options.only or []:
@@ -160,6 +169,7 @@ def _bench(options: argparse.Namespace) -> None:
     )
     print("relative: seconds per image, relative to the paper's first model on the same data")
     print("bf16, f32: GFLOP/s of matrix products in the same process, and the training step's share of it")
+    print("GiB: peak memory; MiB/image: what each image of a batch adds to it, from two images on")
     print(HEAD, flush=True)
     first: dict[tuple[str, ...], Row] = {}
     timed: dict[str, str] = {}

@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         values |= {"scale": options.scale} if options.scale else {}
         values |= {"papers": options.papers} if options.papers else {}
         values |= {"seeds": options.seeds} if options.seeds else {}
+        values |= {"without": options.without} if options.without is not None else {}
         project = load(values, options.config)
         if options.command == "list":
             print(_listing(project))
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--papers", nargs="+", help="instead of config.yaml's")
     parser.add_argument("--variants", nargs="+", help="only these (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, help="instead of the scale's")
+    parser.add_argument("--without", nargs="*", help="data sets that cannot be had, instead of config.yaml's")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
     return parser
 
@@ -54,6 +56,8 @@ def _listing(project: Project) -> str:
         lines.append(f"{name}: {paper.title} ({paper.authors}, {paper.reference})")
         for variant, settings in paper.variants.items():
             lines.append(f"  {variant:<16} {settings.title:<22} {settings.data:<16} {settings.training.steps} steps")
+        if name in project.left_out:
+            lines.append(f"  {project.left_out[name]}")
     return "\n".join(lines)
 
 
@@ -63,6 +67,9 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
     papers = plan.project.papers
     known = {name for paper in papers.values() for name in paper.variants}
     for name in options.variants or ():
+        for lost in plan.project.left_out.values():
+            if name in lost.variants and name not in known:
+                raise UserError(f"--variants: {lost.reason(name)}")
         if name not in known:
             raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
     for paper, settings in papers.items():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 from recaps import datasets
-from recaps.datasets import Arrays, archive, warp
+from recaps.datasets import Arrays, archive, catalogue, norb, warp
 from recaps.datasets.formats import affnist, idx, smallnorb
 from recaps.errors import UserError
 
@@ -137,3 +137,44 @@ def test_all_ink_stays_on_the_canvas(seed: int) -> None:
     small = warp.affine(images, matrices, translations, 24)
     large = warp.affine(images, matrices, translations, 40)
     assert small.sum(dtype=np.int64) == large.sum(dtype=np.int64)
+
+
+@relaxed
+@given(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0, 1, 127, 255]), st.integers(0, 99))
+def test_half_size_equals_loops(n: int, height: int, width: int, floor: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    images = random.integers(floor, 256, (n, 2, 2 * height, 2 * width), dtype=np.uint8)
+    plain, averaged = (norb.halved(images, average=average) for average in (False, True))
+    assert plain.shape == averaged.shape == (n, 2, height, width)
+    assert plain.dtype == averaged.dtype == np.uint8
+    for k, camera, y, x in np.ndindex(plain.shape):
+        block = [int(images[k, camera, 2 * y + down, 2 * x + right]) for down in (0, 1) for right in (0, 1)]
+        assert plain[k, camera, y, x] == block[0]
+        assert averaged[k, camera, y, x] == (sum(block) + 2) // 4
+
+
+@relaxed
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 17), st.integers(0, 4)), min_size=1, max_size=30), st.data()
+)
+def test_viewpoints_part_the_scenes(seen: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Whatever the scenes and the limit: each is in one of familiar and novel, both its pictures with its label."""
+    name = data.draw(st.sampled_from(["smallnorb-48-azimuth", "smallnorb-48-elevation"]))
+    limit = data.draw(st.none() | st.integers(1, len(seen) + 1))
+    elevation, azimuth, labels = np.array(seen).T
+    images = np.arange(2 * len(seen), dtype=np.uint8).reshape(-1, 2, 1, 1) * np.ones((4, 4), np.uint8)
+    base = Arrays(images, labels, {"elevation": elevation, "azimuth": 2 * azimuth}, {})
+    near = (azimuth <= 2) | (azimuth >= 15) if name.endswith("azimuth") else elevation < 3
+    n = min(len(seen), limit or len(seen))
+    for split in ("familiar", "novel"):
+        expected = [k for k in range(n) if near[k] == (split == "familiar")]
+        options = catalogue.resolve(name, {"limit": limit})
+        if not expected:
+            with pytest.raises(UserError, match="raise the option `limit`"):
+                norb.derive(name, split, base, options)
+            continue
+        made = norb.derive(name, split, base, options)
+        scene, camera = made.factors["original"], made.factors["camera"]
+        assert list(zip(scene.tolist(), camera.tolist(), strict=True)) == [(k, c) for k in expected for c in (0, 1)]
+        np.testing.assert_array_equal(made.images, images[scene, camera][:, None, ::2, ::2])
+        np.testing.assert_array_equal(made.labels, labels[scene])

@@ -10,9 +10,11 @@ import reference
 import torch
 
 from recaps.arrays import Arrays
+from recaps.config.load import check
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape
+from recaps.training.randomness import batch_indices, generator
 from recaps.training.samples import Pairs, Samples, drawn, samples
 
 pytestmark = pytest.mark.unit
@@ -80,12 +82,84 @@ def test_standardised_images_have_mean_zero_and_deviation_one_and_flat_ones_do_n
     assert standardised(torch.full((1, 3, 8, 8), 0.7)).abs().max() < 1e-4
 
 
+def standard(image: np.ndarray) -> np.ndarray:
+    """TensorFlow's `per_image_standardization` of one image."""
+    return (image - image.mean()) / max(image.std(), image.size**-0.5)
+
+
+@pytest.mark.parametrize("standardise", [None, "first", "last"])
+@pytest.mark.parametrize(("channels", "seed"), [(1, 0), (3, 7)])
+def test_changes_come_in_their_order(standardise: str | None, channels: int, seed: int) -> None:
+    """Image by image, in loops, with the same draws: standardised before everything else, after it, or not at all."""
+    arrays, step, n = split(channels=channels), 3, 16
+    brightness, (low, high) = (2.0 if standardise == "first" else 63.0), (0.5, 1.5)
+    changes: dict[str, Any] = {"shift": 2, "crop": 7, "flip": True, "contrast": (low, high), "standardise": standardise}
+    made = batches(arrays, seed, brightness=brightness, **changes)(step)["images"]
+
+    def draws(purpose: str, *shape: int) -> np.ndarray:
+        return torch.rand(n, *shape, generator=generator(seed, purpose, step)).double().numpy()
+
+    shifts = torch.randint(-2, 3, (n, 2), generator=generator(seed, "shift", step)).tolist()
+    corners = np.floor(6 * draws("crop", 2)).astype(int)
+    mirror, light, gain = draws("flip") < 0.5, 2 * draws("brightness") - 1, low + (high - low) * draws("contrast")
+    for k, index in enumerate(batch_indices(len(arrays), n, seed, step).tolist()):
+        image = arrays.images[index] / 255
+        if standardise == "first":
+            image = standard(image)
+        moved = np.zeros_like(image)
+        for y, x in np.ndindex(12, 12):
+            from_y, from_x = y - shifts[k][0], x - shifts[k][1]
+            if 0 <= from_y < 12 and 0 <= from_x < 12:
+                moved[:, y, x] = image[:, from_y, from_x]
+        top, left = corners[k]
+        image = moved[:, top : top + 7, left : left + 7]
+        image = image[:, :, ::-1] if mirror[k] else image
+        image = image + light[k] * brightness / (1 if standardise == "first" else 255)
+        mean = image.mean((1, 2), keepdims=True)
+        image = mean + (image - mean) * gain[k]
+        if standardise == "last":
+            image = standard(image)
+        np.testing.assert_allclose(made[k], image, atol=2e-5)
+    assert made.dtype == torch.float32
+
+
+def test_standardised_first_is_the_whole_image_then_its_centre() -> None:
+    """smallNORB's view: 48x48 standardised, then the central 32x32, from pixel 8."""
+    images = split(5, side=48).images
+    made = view(torch.tensor(images), Training(crop=32, standardise="first"))
+    whole = np.stack([standard(image / 255) for image in images])
+    np.testing.assert_allclose(made, whole[:, :, 8:40, 8:40], atol=1e-5)
+    assert made.mean((1, 2, 3)).abs().max() > 1e-3
+    last = view(torch.tensor(images), Training(crop=32, standardise="last"))
+    np.testing.assert_allclose(last, np.stack([standard(image[:, 8:40, 8:40] / 255) for image in images]), atol=1e-5)
+
+
+def test_a_flat_image_standardised_first_is_zero() -> None:
+    flat = torch.full((2, 1, 12, 12), 200, dtype=torch.uint8)
+    assert view(flat, Training(crop=6, standardise="first")).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("standardise", [None, "first", "last"])
+@pytest.mark.parametrize("change", [{}, {"crop": 7}, {"shift": 2, "crop": 7, "flip": True}])
+def test_channels_come_last_in_memory(standardise: str | None, change: dict[str, Any]) -> None:
+    arrays = split(channels=3)
+    shown = view(torch.tensor(arrays.images), Training(standardise=standardise, **change))
+    for images in (batches(arrays, standardise=standardise, **change)(0)["images"], shown):
+        assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("value", [True, False, "frist", 1])
+def test_standardise_is_first_last_or_null(value: object) -> None:
+    with pytest.raises(UserError, match=r"\Ahere: standardise: [^\n]*'first' or 'last'[^\n]*\Z"):
+        check(Training, {"standardise": value}, "here")
+
+
 def test_the_test_view_is_the_centre() -> None:
     images = torch.tensor(split(2).images)
     training = Training(crop=6, flip=True, brightness=9, contrast=(0.5, 2))
     assert torch.equal(view(images, training), images[:, :, 3:9, 3:9] / 255)
     assert view_shape((1, 12, 12), training) == (1, 6, 6)
-    assert view(images, Training(crop=6, standardise=True)).mean().abs() < 1e-6
+    assert view(images, Training(crop=6, standardise="last")).mean().abs() < 1e-6
 
 
 def test_pairs_show_two_digits_of_different_classes() -> None:
@@ -167,7 +241,7 @@ def test_training_on_pairs_goes_through_all_digits_with_a_new_partner_each_pass(
     assert shown(0) == shown(3)
 
 
-@pytest.mark.parametrize("change", [{"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": True}])
+@pytest.mark.parametrize("change", [{"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": "first"}])
 def test_changes_that_a_pairs_parts_would_not_follow_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"training\.{next(iter(change))}: cannot be had on pairs"):
         batches(split(pairs=3, shift=2), **change)

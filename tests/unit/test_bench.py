@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--papers", "discriminative", "--steps", "1", "--only"]
     assert bench.main([*command, "multimnist-l2", "mnist-l2-fc", "fashion-l2-fc"]) == 0
-    rows = [row.split() for row in capsys.readouterr().out.splitlines()[4:]]
+    rows = [row.split() for row in capsys.readouterr().out.splitlines()[5:]]
     assert rows[1] == ["discriminative/fashion-l2-fc", "as", "discriminative/mnist-l2-fc"]
     assert rows[2][0] == "discriminative/multimnist-l2"
 
@@ -63,3 +64,12 @@ def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--config", CONFIG, "--only", "supcap"]) == 1
     assert capsys.readouterr().err == "recaps: --only: no variant 'supcap' (did you mean 'supcaps'?)\n"
+
+
+def test_models_on_sets_that_cannot_be_had_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its images are random."""
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "config" / "config.yaml").write_text("papers: [discriminative]\nwithout: [cifar10]\n")
+    command = ["--config", str(tmp_path / "config"), "--scale", "smoke", "--steps", "1", "--only", "cifar-l1-fc"]
+    assert bench.main(command) == 0
+    assert "discriminative/cifar-l1-fc" in capsys.readouterr().out

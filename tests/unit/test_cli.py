@@ -25,6 +25,23 @@ def test_list_names_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "30000 steps" in text
 
 
+def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["list", "--config", str(CONFIG), "--papers", "discriminative"]
+    assert main([*command, "--without", "cifar10"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  without cifar10, which could not be had; left out: cifar-dr, cifar-l1-fc, cifar-l2-fc" in lines
+    assert not [line for line in lines if line.startswith("  cifar")]
+    assert main(command) == 0
+    assert "could not be had" not in capsys.readouterr().out
+
+
+def test_a_variant_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "--config", str(CONFIG), "--papers", "discriminative", "--without", "cifar10"]
+    assert main([*command, "--variants", "cifar-dr"]) == 1
+    message = "--variants: cifar-dr was left out: data set cifar10 could not be had (config without)"
+    assert capsys.readouterr().err == f"recaps: {message}\n"
+
+
 def test_run_goes_through_all_stages_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,7 +61,7 @@ def test_run_goes_through_all_stages_once(
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
-    message = "--variants: no variant 'sparscaps' in sparse, discriminative (did you mean 'sparsecaps'?)"
+    message = "--variants: no variant 'sparscaps' in sparse, consensus, discriminative (did you mean 'sparsecaps'?)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 

@@ -139,6 +139,124 @@ def test_project_survives_json(config: Path) -> None:
     assert Project.model_validate(project.model_dump(mode="json")) == project
 
 
+TOY = """
+title: Toy
+authors: Nobody
+reference: none
+protocols: {turned: {title: Turned, test: {set: mnist-rotated/test}}}
+heads: {argmax: {kind: argmax, features: scores}}
+variants:
+  plain: &plain {title: Plain, model: {family: convnet}, data: mnist/train}
+  fashion: {<<: *plain, title: Fashion, data: fashion-mnist/train}
+  both: {<<: *plain, title: Both, latents: {mnist/test: null, affnist/test: null}}
+  turned: {<<: *plain, title: Turned, data: mnist-rotated/train}
+timings:
+  mixed: {variants: [fashion, turned]}
+  turning: {variants: [turned, both]}
+tables:
+  table-1: {title: All, caption: Four., needs: {plain: [config.json], fashion: [config.json], turned: [config.json]}}
+  table-2: {title: Turned, caption: One., needs: {turned: [config.json]}}
+figures:
+  figure-1: {title: Time, caption: Of two., timings: [mixed]}
+  figure-2: {title: Time of others, caption: Of none., timings: [turning]}
+  figure-3: {title: Images, caption: Of two., sets: [affnist/test, fashion-mnist/test]}
+  figure-4: {title: Drawn, caption: From nothing.}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, root: Path) -> Path:
+    """A configuration with one paper, `toy`."""
+    for folder in ("scales", "papers"):
+        (tmp_path / folder).mkdir()
+    smoke = (root / "config" / "scales" / "smoke.yaml").read_text()
+    (tmp_path / "scales" / "smoke.yaml").write_text(smoke)
+    (tmp_path / "papers" / "toy.yaml").write_text(TOY)
+    return tmp_path
+
+
+def without(folder: Path, *names: str, **values: Any) -> Project:
+    return load({"papers": ["toy"], "without": list(names), **values}, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("fashion-mnist", {"plain", "both", "turned"}),
+        ("mnist", {"fashion"}),  # sets that are made from it are lost as well, here all
+        ("mnist-rotated", {"plain", "fashion", "both"}),
+        ("affnist", {"plain", "fashion", "turned"}),
+        ("affnist-generated", {"plain", "fashion", "turned"}),  # stands for affNIST
+    ],
+)
+def test_variants_that_need_a_set_that_cannot_be_had_are_left_out(toy: Path, name: str, kept: set[str]) -> None:
+    project = without(toy, name, datasets={"affnist": "affnist-generated"})
+    assert set(project.papers["toy"].variants) == kept
+    lost = project.left_out["toy"]
+    assert lost.sets == (name,)
+    assert lost.variants == dict.fromkeys({"plain", "fashion", "both", "turned"} - kept, (name,))
+
+
+def test_a_set_that_nothing_stands_for_is_not_what_could_stand_for_it(toy: Path) -> None:
+    with pytest.raises(UserError, match="nothing in toy uses 'affnist-generated'"):
+        without(toy, "affnist-generated")
+
+
+def test_what_is_drawn_from_left_out_variants_alone_is_left_out(toy: Path) -> None:
+    whole = without(toy).papers["toy"]
+    project = without(toy, "mnist-rotated", "affnist")
+    paper, lost = project.papers["toy"], project.left_out["toy"]
+    assert list(paper.tables) == ["table-1"]
+    assert list(paper.figures) == ["figure-1", "figure-3", "figure-4"]
+    assert lost.outputs == {"table-2": "Turned", "figure-2": "Time of others"}
+    assert list(paper.tables["table-1"].needs) == ["plain", "fashion"]
+    assert paper.figures["figure-3"].sets == ("fashion-mnist/test",)
+    assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
+    assert paper.figures["figure-4"] == whole.figures["figure-4"]
+    assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
+    assert str(lost) == (
+        "without affnist, mnist-rotated, which could not be had; left out: both, turned; Time of others; Turned"
+    )
+
+
+def test_captions_tell_what_is_left_out(toy: Path) -> None:
+    paper = without(toy, "mnist-rotated", "affnist").papers["toy"]
+    captions = {name: output.caption for name, output in paper.outputs.items()}
+    assert captions == {
+        "table-1": "Four. Left out, as mnist-rotated could not be had: turned.",
+        "figure-1": "Of two. Left out, as mnist-rotated could not be had: turned.",
+        "figure-3": "Of two. Left out, as affnist could not be had: affnist/test.",
+        "figure-4": "From nothing.",
+    }
+
+
+def test_a_paper_without_the_set_stays_whole(toy: Path) -> None:
+    (toy / "papers" / "other.yaml").write_text(TOY.replace("mnist-rotated", "mnist"))
+    values = {"papers": ["toy", "other"], "without": ["mnist-rotated"]}
+    project = load(values, toy)
+    assert list(project.left_out) == ["toy"]
+    assert project.papers["other"] == load({**values, "without": []}, toy).papers["other"]
+
+
+def test_a_partial_project_survives_json(toy: Path) -> None:
+    project = without(toy, "mnist-rotated", "affnist")
+    assert Project.model_validate(project.model_dump(mode="json")) == project
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["fashion-mnits"], "config: without: there is no data set 'fashion-mnits' (did you mean 'fashion-mnist'?)"),
+        (["cifar10", "mnist"], "config: without: nothing in toy uses 'cifar10' (valid: "),
+        (["mnist", "fashion-mnist"], "config: without: no variant of 'toy' is left; take that from papers"),
+    ],
+)
+def test_sets_that_cannot_be_left_out(toy: Path, names: list[str], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        without(toy, *names)
+    assert str(raised.value).startswith(message)
+
+
 def test_generated_files_agree_with_the_models(config: Path) -> None:
     drift = manual.drift(config)
     assert not drift, f"run `python -m recaps.config.manual --fix`\n{drift}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from recaps.nn.fields import Fields, convolutional, everything
-from recaps.nn.routing.connectionist import ConnectionistRouting
+from recaps.nn.routing import fused_connectionist
+from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
 from recaps.nn.routing.em import em_routing, softmax_over_parents, temperature_schedule
+from recaps.nn.routing.fused_connectionist import fused_lstm_routing
 from recaps.nn.routing.fused_em import fused_em_routing
 from recaps.nn.routing.matrix import matrix_votes
-from recaps.nn.routing.similarity import compatibilities, similarity_routing
+from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
 pytestmark = pytest.mark.unit
 
@@ -155,7 +158,12 @@ def test_the_limits_of_the_penalties() -> None:
     torch.testing.assert_close(proportional[:, 0], activations[:, 0] / activations.sum(), atol=1e-5, rtol=0)
 
 
-def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(fused_connectionist, "fused_lstm_routing", lstm_routing)
     torch.manual_seed(0)
     fields = convolutional(3, 3, 2, kernel=2, stride=1)
     routing = ConnectionistRouting((8,), (6,), units=5).double()
@@ -188,3 +196,48 @@ def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair() -> None:
                 out = routing.activation(c @ state[1]).sigmoid()[0]
                 torch.testing.assert_close(fast.poses[b, p, j], mu)
                 torch.testing.assert_close(fast.activations[b, p, j], out)
+
+
+@pytest.mark.parametrize("fields", FIELDS)
+@pytest.mark.parametrize(("units", "network", "iterations"), [(5, (), 1), (16, (6, 18), 3), (20, (8,), 2)])
+def test_compiled_connectionist_routing_has_the_gradients_of_the_plain_one(
+    fields: Fields, units: int, network: tuple[int, ...], iterations: int
+) -> None:
+    """Sizes that are padded and sizes that are not, and numbers of slots that fill the last tile and that do not."""
+    torch.manual_seed(0)
+    slots = fields.children.shape[1]
+    poses, weight = random(3, fields.inputs, 16), random(slots, 5, 4, 4, seed=1)
+    activations = random(3, fields.inputs, seed=2).detach().sigmoid().requires_grad_()
+    cell = tuple(
+        random(*shape, seed=k) for k, shape in enumerate([(4 * units, 16)] * 2 + [(4 * units, units), (3, 4 * units)])
+    )
+    sizes = [units, *network, 1]
+    layers = [(random(b, a, seed=a), random(b, seed=b)) for a, b in pairwise(sizes)]
+    inputs = [poses, weight, activations, *cell, *(tensor for layer in layers for tensor in layer)]
+    results = []
+    for route in (fused_lstm_routing, lstm_routing):
+        mean, combined, coupling = route(poses, activations, weight, fields, cell, layers, iterations)
+        directions = random(*mean.shape, seed=8).detach(), random(*combined.shape, seed=9).detach()
+        total = (mean * directions[0]).sum() + (combined * directions[1]).sum()
+        gradients = torch.autograd.grad(total, inputs, materialize_grads=True, allow_unused=True)
+        results.append([mean, combined, coupling, *gradients])
+    for mine, plain in zip(*results, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "routing", [SimilarityRouting(3, 4, 1.0, (12.0, 1.0)), ConnectionistRouting((8,), (6,), units=5)]
+)
+def test_learned_routings_are_finite_for_extreme_votes(
+    routing: torch.nn.Module, dtype: torch.dtype, size: float
+) -> None:
+    fields = convolutional(4, 4, 2, kernel=3, stride=1)
+    poses = (size * random(2, fields.inputs, 16).detach()).to(dtype).requires_grad_()
+    activations = torch.rand(2, fields.inputs).round().requires_grad_()
+    weight = random(18, 3, 4, 4, seed=1).detach().float().requires_grad_()
+    out = routing(poses, activations, weight, fields)
+    gradients = torch.autograd.grad(out.poses.sum() + out.activations.sum(), (poses, activations, weight))
+    for tensor in (out.poses, out.activations, *gradients):
+        assert torch.isfinite(tensor).all()

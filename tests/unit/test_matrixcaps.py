@@ -10,9 +10,10 @@ import torch
 from recaps.config.models.matrixcaps import Options
 from recaps.config.training import Training
 from recaps.models import build
-from recaps.models.matrixcaps import MatrixCaps, spread_margin
+from recaps.models.matrixcaps import MatrixCaps, effective_share, spread_margin
 from recaps.nn.losses import spread_loss
 from recaps.nn.routing.em import EMRouting, em_routing
+from recaps.nn.routing.matrix import matrix_votes
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +81,35 @@ def test_the_compiled_routing_is_the_one_that_trains() -> None:
 
 def _eager(routing: EMRouting, poses: Any, activations: Any, weight: Any, fields: Any) -> Any:
     return em_routing(poses, activations, weight, fields, routing.beta_u, routing.beta_a, routing.temperatures)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_the_probe_tells_how_capsules_are_assigned(routing: str) -> None:
+    net = model((1, 28, 28), 5, routing=routing, conv_channels=8, types=(2, 4, 3)).eval()
+    with torch.inference_mode():
+        found = net.probes()["routing"](torch.rand(2, 1, 28, 28), torch.tensor([1, 2]))
+    assert found["coupling"].shape == (2, 3, 3, 3, 5)
+    total = found["coupling"].sum(4) if routing == "em" else found["coupling"].sum((1, 2, 3))
+    torch.testing.assert_close(total, torch.ones_like(total))
+    shapes = [tuple(found[f"effective-{k}"].shape) for k in range(3)]
+    assert shapes == [(2, 25, 4), (2, 9, 3), (2, 1, 5)]
+    for k in range(3):
+        assert (found[f"effective-{k}"] > 0).all()
+        assert (found[f"effective-{k}"] < 1 + 1e-5).all()
+
+
+def test_the_effective_share_is_that_of_so_many_equal_parts() -> None:
+    coupling = torch.tensor([0.25, 0.25, 0, 0, 0, 0]).view(1, 1, 6, 1)
+    torch.testing.assert_close(effective_share(coupling), torch.full((1, 1, 1), 2 / 6))
+
+
+def test_nothing_of_a_network_stays_behind_when_it_moves() -> None:
+    """All tensors, those that say which capsules are seen among them: on a GPU the routing would fail otherwise."""
+    for layer in model().to("meta").layers:
+        poses = torch.zeros(2, layer.fields.inputs, 16, device="meta")
+        votes = matrix_votes(layer.transform.placed(poses), layer.transform.normalised(), layer.fields)
+        assert votes.is_meta
+        assert layer.fields.children.is_meta
 
 
 def test_spread_loss_counts_every_class_that_comes_too_close() -> None:

@@ -31,6 +31,10 @@ def wildcards(**values: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": "0", **values})
 
 
+def discriminative(**values: Any) -> SimpleNamespace:
+    return wildcards(**{"scale": "desk", "paper": "discriminative", "variant": "mnist-dr", **values})
+
+
 def sparse(variant: str, **settings: Any) -> dict[str, Any]:
     return {"overrides": {"sparse": {"variants": {variant: settings}}}}
 
@@ -152,6 +156,29 @@ def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any)
     settings = plan(mirror="somewhere").settings(wildcards())
     assert "somewhere" not in json.dumps(settings)
     assert list(settings["papers"]) == ["sparse"]
+
+
+def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
+    desk = plan(scale="desk", papers=["sparse", "discriminative"], without=["cifar10"])
+    files = [*desk.datasets(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
+    assert files
+    assert not [file for file in files if "cifar" in file]
+    assert "cifar-dr" not in desk.any_of("variant")
+    assert not [file for file in desk.table_inputs(discriminative(table="table-2")) if "cifar" in file]
+    assert "cifar-dr" not in desk.timing_sets(discriminative(timing="steps"))
+    assert "mnist-dr" in desk.timing_sets(discriminative(timing="steps"))
+    assert desk.left_out(wildcards())["discriminative"]["variants"]["cifar-dr"] == ["cifar10"]
+
+
+def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
+    both = {"scale": "desk", "papers": ["sparse", "discriminative"]}
+    whole, partial = plan(**both), plan(**both, without=["cifar10"])
+    assert partial.settings(wildcards()) == whole.settings(wildcards())
+    assert partial.figure_caption(wildcards(figure="figure-3")) == whole.figure_caption(wildcards(figure="figure-3"))
+    assert partial.settings(discriminative()) != whole.settings(discriminative())
+    report = SimpleNamespace(scale="desk")
+    assert list(partial.settings(report)["left_out"]) == ["discriminative"]
+    assert "could not be had: cifar-dr" in partial.figure_caption(discriminative(figure="figure-4"))
 
 
 def test_captions_of_stand_ins_say_so(plan: Any) -> None:

@@ -40,6 +40,18 @@ def test_one_paper_alone(clone: Clone, project: Project) -> None:
         assert jobs["collect_metrics"] == 1
 
 
+def test_half_a_paper_where_a_set_cannot_be_had(clone: Clone, root: Path) -> None:
+    values = ["scale=desk", "papers=[consensus]", "without=[smallnorb]"]
+    done = clone.snakemake("--profile", "profiles/local", "-n", "--config", *values)
+    assert done.status == 0, done.output
+    paper = load({"scale": "desk", "papers": ["consensus"], "without": ["smallnorb"]}, root / "config").papers[
+        "consensus"
+    ]
+    assert done.jobs()["train_variant"] == len(paper.variants)
+    assert done.jobs()["fetch_file"] == 4, "MNIST alone"
+    assert "smallnorb" not in done.output.partition("Job stats")[2]
+
+
 @pytest.mark.parametrize(
     ("target", "present", "absent"),
     [
@@ -65,14 +77,25 @@ def test_named_targets(clone: Clone, target: str, present: str, absent: str) -> 
 
 def test_targets_are_listed(clone: Clone) -> None:
     done = clone.snakemake("--list-target-rules")
-    targets = {"all", "data", "train", "figures", "tables", "scorecard", "report", "sparse", "discriminative"}
+    targets = {
+        "all",
+        "data",
+        "train",
+        "figures",
+        "tables",
+        "scorecard",
+        "report",
+        "sparse",
+        "consensus",
+        "discriminative",
+    }
     assert targets <= set(done.output.split())
 
 
 def test_desk_fetches_the_official_files(clone: Clone) -> None:
     done = clone.snakemake("--profile", "profiles/local", "-n", "data", "--config", "scale=desk")
     assert done.status == 0, done.output
-    assert done.jobs()["fetch_file"] == 9, "MNIST and Fashion-MNIST have four files each, CIFAR-10 one"
+    assert done.jobs()["fetch_file"] == 15, "MNIST and Fashion-MNIST have four files each, CIFAR-10 one, smallNORB six"
     assert "affnist-generated/test" in done.output
     assert "cifar10/test" in done.output
 
@@ -107,6 +130,10 @@ def test_lint(clone: Clone) -> None:
     [
         (["--config", "sclae=desk"], "recaps: config: unknown key 'sclae' (did you mean 'scale'?)"),
         (["--config", "scale=dsek"], "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"),
+        (
+            ["--config", "without=[smalnorb]"],
+            "recaps: config: without: there is no data set 'smalnorb' (did you mean 'smallnorb'?)",
+        ),
         (["--config", "papers=[spars]"], "recaps: config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
     ],
 )

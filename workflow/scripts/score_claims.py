@@ -5,6 +5,7 @@ from pathlib import Path
 from recaps.workflow.job import job
 
 with job(snakemake):
+    from recaps.config.without import LeftOut
     from recaps.report.scorecard import make
 
     make(
@@ -14,4 +15,5 @@ with job(snakemake):
         Path(snakemake.output.csv).parent,
         scale=snakemake.wildcards.scale,
         papers=snakemake.params.papers,
+        left_out={name: LeftOut.model_validate(lost) for name, lost in snakemake.params.left_out.items()},
     )

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from recaps.config.base import Section
 from recaps.config.variant import Paper
+from recaps.config.without import LeftOut, leave_out
 from recaps.config.workflow import Config, Scale
+from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -23,6 +25,8 @@ class Project(Section):
     config: Config
     scale: Scale
     papers: dict[str, Paper]
+    left_out: dict[str, LeftOut] = {}
+    """What the papers go without, for data sets that cannot be had."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -37,6 +41,12 @@ class Project(Section):
         name, split = set_name.split("/")
         return f"{self.dataset(name)}/{split}"
 
+    def behind(self, set_name: str) -> set[str]:
+        """The data sets behind `name/split`: itself, the set that stands for it, and what these are made from."""
+        name = set_name.split("/")[0]
+        used = {name, self.dataset(name)}
+        return used | {base for each in used & set(catalogue.names()) if (base := catalogue.entry(each).base)}
+
     def artefact(self, need: str) -> str:
         """The file behind an entry of `needs`: `latents/affnist-test.npz` -> `latents/affnist-generated-test.npz`."""
         folder, _, file = need.partition("/")
@@ -47,7 +57,7 @@ class Project(Section):
 
 
 def load(values: Mapping[str, Any], folder: Path) -> Project:
-    """Return the checked project.
+    """Return the checked project, less what needs a data set that cannot be had (`without`).
 
     Args:
         values: the user's settings, as in `config.yaml`.
@@ -67,7 +77,8 @@ def load(values: Mapping[str, Any], folder: Path) -> Project:
     scale_file = folder / "scales" / f"{config.scale}.yaml"
     scale = check(Scale, read_yaml(scale_file), str(scale_file))
     papers = {name: _paper(folder / "papers" / f"{name}.yaml", config, scale) for name in config.papers}
-    return Project(config=config, scale=scale, papers=papers)
+    project = Project(config=config, scale=scale, papers=papers)
+    return _without(project) if config.without else project
 
 
 def _paper(file: Path, config: Config, scale: Scale) -> Paper:
@@ -83,6 +94,29 @@ def _paper(file: Path, config: Config, scale: Scale) -> Paper:
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
         values = {**values, "variants": variants}
     return check(Paper, values, f"{file} with config's overrides" if overrides else str(file))
+
+
+def _without(project: Project) -> Project:
+    """Leave out what needs a data set that the user says cannot be had."""
+    named = project.config.without
+    used = {each for paper in project.papers.values() for name in paper.used_sets for each in project.behind(name)}
+    for name in named:
+        if name not in catalogue.names():
+            raise UserError(f"config: without: there is no data set '{name}'{nearest(name, catalogue.names())}")
+        if name not in used:
+            chosen = ", ".join(project.papers)
+            raise UserError(f"config: without: nothing in {chosen} uses '{name}'{nearest(name, used)}")
+
+    def lacks(set_name: str) -> list[str]:
+        return [name for name in named if name in project.behind(set_name)]
+
+    reduced = {name: leave_out(paper, lacks) for name, paper in project.papers.items()}
+    for name, (paper, _) in reduced.items():
+        if not paper.variants:
+            raise UserError(f"config: without: no variant of '{name}' is left; take that from papers")
+    papers = {name: paper for name, (paper, _) in reduced.items()}
+    left_out = {name: lost for name, (_, lost) in reduced.items() if lost is not None}
+    return project.model_copy(update={"papers": papers, "left_out": left_out})
 
 
 def merge(base: Any, change: Any) -> Any:

@@ -23,11 +23,13 @@ class Training(Section):
     flip: bool = False
     """Mirror training images left to right, each with probability 1/2."""
     brightness: float = Field(0, ge=0)
-    """Largest random change of a training image's brightness, on the scale 0 to 255. 0: none."""
+    """Largest random change of a training image's brightness, on the scale 0 to 255; with `standardise: first` in
+    standard deviations of the whole image. 0: none."""
     contrast: tuple[float, float] | None = None
     """Range of the random factor of a training image's contrast, about each channel's mean. null: none."""
-    standardise: bool = False
-    """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`."""
+    standardise: Literal["first", "last"] | None = None
+    """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`. `first`: the whole
+    image, before it is shifted, cropped and changed. `last`: what is left after that. null: not at all."""
     learning_rate: float = Field(1e-3, gt=0)
     """Adam's learning rate at step 0."""
     lr_decay: float = Field(0.96, gt=0, le=1)

@@ -30,12 +30,15 @@ class Config(Section):
 
     scale: str = "smoke"
     """`smoke`, `desk`, `paper`, or any other file of `config/scales/`."""
-    papers: tuple[str, ...] = Field(("sparse", "discriminative"), min_length=1)
+    papers: tuple[str, ...] = Field(("sparse", "consensus", "discriminative"), min_length=1)
     """Papers to regenerate."""
     seeds: tuple[int, ...] | None = None
     """Seeds to run instead of the scale's own."""
     datasets: dict[Name, Name] = {}
     """Sets to be replaced by another of the same shape, before the scale's own replacements."""
+    without: tuple[Name, ...] = ()
+    """Data sets that cannot be had, e.g. `[smallnorb]`. Variants that need one, or a set made from one, are left out,
+    and with them the tables and figures that are drawn from these alone. The scorecard and the report say so."""
     mirror: str | None = None
     """Folder or URL that is tried before the official addresses, laid out as `<dataset>/<file>`. The environment
     variable `RECAPS_MIRROR` is used when this is null."""

@@ -11,6 +11,9 @@ from recaps.errors import UserError, nearest
 
 TRAIN_TEST = ("train", "test")
 AFFNIST_SPLITS = ("validation", "test", "training_and_validation")
+VIEWPOINT_SPLITS = ("train", "familiar", "novel")
+#: Splits of derived sets that are made from the base's test split; the others come from its train split.
+_FROM_TEST = ("test", "familiar", "novel")
 STAND_IN = "stand-in (scikit-learn digits)"
 
 
@@ -59,6 +62,10 @@ class Entry:
 _LIMIT = Option(None, 1, math.inf, "limit: use only the first n images of the base set; all of them by default")
 _SHIFT = "shift: the largest shift, in pixels, along each axis"
 _VERSIONS = "versions: how many random transforms of each digit; version k is the same whatever their number"
+_AVERAGE = (
+    "average: 0 keeps every second pixel, as the bilinear resize of TensorFlow 1 does, which the authors' code calls; "
+    "1 takes the mean of each 2x2 block"
+)
 
 
 def _degrees(default: float) -> Option:
@@ -68,6 +75,11 @@ def _degrees(default: float) -> Option:
 def _rotated(default: float, title: str) -> Entry:
     options = {"limit": _LIMIT, "degrees": _degrees(default)}
     return Entry(title, 1, 28, 10, TRAIN_TEST, base="mnist", options=options)
+
+
+def _by_camera(title: str, splits: tuple[str, ...]) -> Entry:
+    options = {"limit": _LIMIT, "average": Option(0, 0, 1, _AVERAGE)}
+    return Entry(title, 1, 48, 5, splits, base="smallnorb", options=options)
 
 
 def _shifted(title: str, size: int, shift: int, high: int) -> Entry:
@@ -110,6 +122,9 @@ CATALOGUE: dict[str, Entry] = {
     "mnist-rotated-45": _rotated(45.0, "MNIST rotated by up to 45 degrees"),
     "mnist-rotated-90": _rotated(90.0, "MNIST rotated by up to 90 degrees"),
     "mnist-rotated-135": _rotated(135.0, "MNIST rotated by up to 135 degrees"),
+    "smallnorb-48": _by_camera("smallNORB, single cameras on 48x48", TRAIN_TEST),
+    "smallnorb-48-azimuth": _by_camera("smallNORB, single cameras on 48x48, by azimuth", VIEWPOINT_SPLITS),
+    "smallnorb-48-elevation": _by_camera("smallNORB, single cameras on 48x48, by elevation", VIEWPOINT_SPLITS),
 }
 
 
@@ -175,7 +190,7 @@ def base_of(name: str, split: str) -> tuple[str, str]:
     base = entry(name).base
     if base is None:
         return name, split
-    return base, "test" if split == "test" else "train"
+    return base, "test" if split in _FROM_TEST else "train"
 
 
 def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:

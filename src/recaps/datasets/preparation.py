@@ -9,7 +9,10 @@ from typing import Any
 
 from recaps import arrays
 from recaps.arrays import Arrays
-from recaps.datasets import catalogue, derived, raw
+from recaps.datasets import catalogue, derived, norb, raw
+
+#: What makes the derived sets of a base set.
+_DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -20,7 +23,7 @@ def build(name: str, split: str, raw_root: Path, *, stand_in: bool, options: Map
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
     base = _base(base_name, base_split, Path(raw_root), stand_in, values)
-    whole = base.take(slice(values["limit"])) if base_name == name else derived.derive(name, split, base, values)
+    whole = base.take(slice(values["limit"])) if base_name == name else _DERIVE[base_name](name, split, base, values)
     about = catalogue.describe(name, stand_in=stand_in)
     record = {
         **whole.record,

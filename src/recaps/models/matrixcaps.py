@@ -7,6 +7,8 @@ EM (*Matrix Capsules with EM Routing*), similarity learning (section 4.1) and th
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -50,11 +52,16 @@ class MatrixCaps(Model):
 
     def forward(self, images: Tensor) -> Consensus:
         """The class capsules, with a single position: poses [B, 1, classes, 16], activations [B, 1, classes]."""
+        return self.routed(images)[-1]
+
+    def routed(self, images: Tensor) -> list[Consensus]:
+        """The output capsules of each capsule layer."""
         poses, activations = self.primary(self.norm(self.conv(images).relu()))
+        found: list[Consensus] = []
         for layer in self.layers:
-            consensus: Consensus = layer(poses, activations)
-            poses, activations = consensus.poses.flatten(1, 2), consensus.activations.flatten(1)
-        return consensus
+            found.append(layer(poses, activations))
+            poses, activations = found[-1].poses.flatten(1, 2), found[-1].activations.flatten(1)
+        return found
 
     def class_scores(self, images: Tensor) -> Tensor:
         return self(images).activations.squeeze(1)
@@ -80,6 +87,24 @@ class MatrixCaps(Model):
         consensus = self(images)
         return {"capsules": consensus.poses.squeeze(1), "scores": consensus.activations.squeeze(1)}
 
+    def probes(self) -> dict[str, Any]:
+        return {"routing": self.routing_weights}
+
+    def routing_weights(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """How input capsules are assigned to output capsules in the last iteration.
+
+        Returns:
+            `coupling` [B, h, w, types, classes]: the class layer's; `scores` [B, classes]; and for capsule layer k
+            `effective-k` [B, P, J]: the number of inputs that an output capsule listens to, as the exponential of the
+            entropy of its assignment, divided by how many there are. 1: all alike.
+        """
+        routed = self.routed(images)
+        last = cast(CapsuleLayer, self.layers[-2])
+        grid = (last.fields.height, last.fields.width, self.options.types[2])
+        effective = {f"effective-{k}": effective_share(each.coupling) for k, each in enumerate(routed)}
+        coupling = routed[-1].coupling.squeeze(1).unflatten(1, grid)
+        return {"images": images, "coupling": coupling, "scores": routed[-1].activations.squeeze(1), **effective}
+
 
 def spread_margin(step: int, steps: int) -> float:
     """The margin of the spread loss, from 0.2 to 0.99 along training, as in the author's code."""
@@ -87,16 +112,29 @@ def spread_margin(step: int, steps: int) -> float:
     return 0.2 + 0.79 * float(grown)
 
 
+def effective_share(coupling: Tensor) -> Tensor:
+    """exp(entropy) / n of an assignment [B, P, n, J], normalised over its inputs: [B, P, J]."""
+    shares = coupling / coupling.sum(2, keepdim=True).clamp_min(1e-30)
+    return torch.special.entr(shares).sum(2).exp() / coupling.shape[2]
+
+
 class CapsuleLayer(nn.Module):
     """Votes of all input capsules in the field of each position, and the routing that makes output capsules of them."""
+
+    seen: Tensor
 
     def __init__(
         self, options: Options, place: int, fields: Fields, side: tuple[int, int], inputs: int, outputs: int
     ) -> None:
         super().__init__()
-        self.fields = fields
+        self.height, self.width, self.inputs = fields.height, fields.width, fields.inputs
+        self.register_buffer("seen", fields.children, persistent=False)
         self.transform = Transformations(fields, outputs, places(*side, inputs) if options.coordinates else None)
         self.routing = _routing(options, place, outputs)
+
+    @property
+    def fields(self) -> Fields:
+        return Fields(self.seen, self.inputs, self.height, self.width)
 
     def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
         consensus: Consensus = self.routing(

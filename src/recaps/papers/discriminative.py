@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.config.variant import Variant
-from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.measures import (
     NEAR_ZERO,
@@ -30,7 +29,7 @@ from recaps.papers.measures import (
     steps_to_level,
     travel,
 )
-from recaps.papers.parts import legend_below, mosaic, plain_numbers
+from recaps.papers.parts import error_curve, legend_below, mosaic, plain_numbers, style, timing_axis, timing_bar
 from recaps.papers.results import MetricRow, Results, deviation, mean_row, metric_rows
 
 #: A variant is named `<data set>-<algorithm>`.
@@ -114,9 +113,9 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     for (dataset, by), axis, letter in zip(_variants(results).items(), axes.flat, "abcd", strict=True):
         for algorithm, variant in by.items():
-            curves = pd.concat([evaluations(results, variant, seed).assign(seed=seed) for seed in results.seeds])
+            curves = pd.concat([results.evaluations(variant, seed).assign(seed=seed) for seed in results.seeds])
             frames.append(curves.assign(dataset=dataset, variant=variant))
-            _draw_curve(axis, curves, algorithm)
+            error_curve(axis, curves, ALGORITHMS[algorithm], _style(algorithm))
         axis.set(xlabel="training step", ylabel="test error, %")
         axis.set_title(f"({letter}) {DATASETS[dataset]}")
         plain_numbers(axis)
@@ -137,7 +136,7 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
         seconds = {each: 100 * np.array(timing["seconds_per_step"][variant]) for each, variant in timed.items()}
         places = dict(zip(timed, place + np.arange(len(timed)), strict=True))
         for algorithm, variant in timed.items():
-            _draw_rounds(axis, places[algorithm], seconds[algorithm], algorithm)
+            timing_bar(axis, places[algorithm], seconds[algorithm], reference=algorithm == "dr")
             ticks[places[algorithm]] = f"{ALGORITHMS[algorithm]}\n{batches[variant]}"
             rows += [(dataset, variant, k, batches[variant], each) for k, each in enumerate(seconds[algorithm])]
         if "dr" in timed:
@@ -147,13 +146,7 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
             DATASETS[dataset], where, (0, -32), ("data", "axes fraction"), "offset points", ha="center", va="top"
         )
         place += len(timed) + 0.8
-    axis.set_xticks(list(ticks), list(ticks.values()))
-    axis.tick_params(axis="x", length=0)
-    axis.grid(False, axis="x")
-    axis.set_axisbelow(True)
-    axis.set(ylabel="seconds per 100 steps", ylim=(0, None))
-    how = f"{timing['steps']} steps in each of {timing['rounds']} rounds; the batch size below each bar"
-    axis.set_title(f"{timing['device']}; {how}", fontsize=9)
+    timing_axis(axis, ticks, timing)
     return drawing, pd.DataFrame(rows, columns=["dataset", "variant", "round", "batch_size", "seconds_per_100_steps"])
 
 
@@ -268,21 +261,10 @@ def _variants(results: Results) -> dict[str, dict[str, str]]:
 # Convergence
 
 
-def evaluations(results: Results, variant: str, seed: int) -> pd.DataFrame:
-    """The evaluations of a run: columns `step` and `test_error` (percent)."""
-    history = results.history(variant, seed)
-    if "test_error" not in history or history["test_error"].isna().all():
-        raise UserError(
-            f"{results.run(variant, seed) / 'history.csv'}: no test errors; set training.evaluate_every of '{variant}'"
-            " in config/papers/discriminative.yaml and train again"
-        )
-    return history[["step", "test_error"]].dropna().reset_index(drop=True)
-
-
 def _convergence_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows = []
     for by in _variants(results).values():
-        curves = {variant: evaluations(results, variant, seed) for variant in by.values()}
+        curves = {variant: results.evaluations(variant, seed) for variant in by.values()}
         for variant, curve in curves.items():
             on, n = _test_set(results, variant), _evaluated(results, variant)
             lowest, early = float(curve["test_error"].min()), early_error(curve)
@@ -300,23 +282,6 @@ def _evaluated(results: Results, variant: str) -> int:
     chosen = results.paper.variants[variant].training.evaluate_images
     n = _images(results, variant)
     return n if chosen is None else min(chosen, n)
-
-
-def _draw_curve(axis: Axes, curves: pd.DataFrame, algorithm: str) -> None:
-    """The mean over seeds, and from the lowest to the highest of them where there are several."""
-    over_seeds = curves.groupby("step")["test_error"].agg(["mean", "min", "max"])
-    style = _style(algorithm)
-    (line,) = axis.plot(
-        over_seeds.index,
-        over_seeds["mean"],
-        label=ALGORITHMS[algorithm],
-        markevery=max(1, len(over_seeds) // 8),
-        **style,
-    )
-    if curves["seed"].nunique() > 1:
-        axis.fill_between(
-            over_seeds.index, over_seeds["min"], over_seeds["max"], color=line.get_color(), alpha=0.18, linewidth=0
-        )
 
 
 # Coefficients
@@ -465,13 +430,6 @@ def _time_metrics(results: Results) -> list[MetricRow]:
     return rows
 
 
-def _draw_rounds(axis: Axes, place: float, seconds: Array, algorithm: str) -> None:
-    """A bar up to the median, and a point for each round."""
-    axis.bar(place, np.median(seconds), width=0.8, color="0.55" if algorithm == "dr" else "#9CCBE8")
-    spread = np.linspace(-0.22, 0.22, len(seconds)) if len(seconds) > 1 else np.zeros(1)
-    axis.plot(place + spread, seconds, linestyle="", marker="o", markersize=2.5, color="black")
-
-
 def _draw_saving(axis: Axes, places: Sequence[float], reference: float) -> None:
     """The time that saves a fifth of DR's, across the bars of a data set."""
     known = axis.get_legend_handles_labels()[1]
@@ -536,8 +494,7 @@ def _join(found: Mapping[str, Sequence[str]]) -> str:
 def _style(algorithm: str) -> dict[str, Any]:
     """Colour, dash and marker of an algorithm, the same in every figure: black for DR."""
     places = dict(zip(("dr", "l2", "l1", "l2-fc", "l1-fc"), (2, 0, 1, 3, 4), strict=True))
-    cycle = list(plt.rcParams["axes.prop_cycle"])
-    return dict(cycle[places[algorithm] % len(cycle)])
+    return style(places[algorithm])
 
 
 def _line_only(algorithm: str) -> dict[str, Any]:

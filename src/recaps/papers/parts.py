@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from recaps.npz import Array
@@ -32,6 +34,55 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
     axis.imshow(canvas, cmap=palette, vmin=low, vmax=high)
 
 
+def style(place: int) -> dict[str, Any]:
+    """Colour, dash and marker of a place in the style sheet's cycle; place 2 is black."""
+    cycle = list(plt.rcParams["axes.prop_cycle"])
+    return dict(cycle[place % len(cycle)])
+
+
+def error_curve(axis: Axes, curves: pd.DataFrame, label: str, look: Mapping[str, Any]) -> None:
+    """Test error along training: the mean over seeds, and from the lowest to the highest of them if there are several.
+
+    Args:
+        curves: columns `seed`, `step` and `test_error`.
+        look: as `style` gives it.
+    """
+    over_seeds = curves.groupby("step")["test_error"].agg(["mean", "min", "max"])
+    every = max(1, len(over_seeds) // 8)
+    (line,) = axis.plot(over_seeds.index, over_seeds["mean"], label=label, markevery=every, **look)
+    if curves["seed"].nunique() > 1:
+        low, high = over_seeds["min"], over_seeds["max"]
+        axis.fill_between(over_seeds.index, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+
+
+def timing_bar(axis: Axes, place: float, seconds: Array, reference: bool) -> None:
+    """A bar up to the median, grey for what the others are compared with, and a point for each round."""
+    axis.bar(place, np.median(seconds), width=0.8, color="0.55" if reference else "#9CCBE8")
+    spread = np.linspace(-0.22, 0.22, len(seconds)) if len(seconds) > 1 else np.zeros(1)
+    axis.plot(place + spread, seconds, linestyle="", marker="o", markersize=2.5, color="black")
+
+
+def timing_axis(axis: Axes, ticks: Mapping[float, str], timing: Mapping[str, Any]) -> None:
+    """Labels of an axis of `timing_bar`s: below each bar, and how it was measured."""
+    axis.set_xticks(list(ticks), list(ticks.values()))
+    axis.tick_params(axis="x", length=0)
+    axis.grid(False, axis="x")
+    axis.set_axisbelow(True)
+    axis.set(ylabel="seconds per 100 steps", ylim=(0, None))
+    how = f"{timing['steps']} steps in each of {timing['rounds']} rounds; the batch size below each bar"
+    axis.set_title(f"{timing['device']}; {how}", fontsize=9)
+
+
+def labelled_map(axis: Axes, values: Array, highest: float) -> None:
+    """A small map [h, w] of values from 0 to `highest`, with the numbers in its cells."""
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    axis.imshow(values, cmap="Blues", vmin=0, vmax=highest)
+    for (row, column), value in np.ndenumerate(values):
+        shade = "white" if value > 0.6 * highest else "black"
+        axis.text(column, row, f"{value:.0f}", color=shade, fontsize=6, ha="center", va="center")
+
+
 def plain_numbers(axis: Axes) -> None:
     """Steps along x and positive values along y, on a logarithmic scale: both in plain numbers.
 
@@ -50,7 +101,7 @@ def plain_numbers(axis: Axes) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def legend_below(drawing: Figure, axes: Iterable[Axes], order: Sequence[str]) -> None:
+def legend_below(drawing: FigureBase, axes: Iterable[Axes], order: Sequence[str]) -> None:
     """One legend for all panels: their labels, each once, in the given order."""
     found = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     labels = [label for label in order if label in found]

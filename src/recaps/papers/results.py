@@ -66,6 +66,16 @@ class Results:
         except ValueError as error:
             raise UserError(f"{file}: not a history ({' '.join(str(error).split())}); train again") from error
 
+    def evaluations(self, variant: str, seed: int | None = None) -> pd.DataFrame:
+        """The tests along a run's training: columns `step` and `test_error` (percent)."""
+        history = self.history(variant, seed)
+        if "test_error" not in history or history["test_error"].isna().all():
+            raise UserError(
+                f"{self.run(variant, seed) / 'history.csv'}: no test errors; set training.evaluate_every of '{variant}'"
+                f" in config/papers/{self.name}.yaml and train again"
+            )
+        return history[["step", "test_error"]].dropna().reset_index(drop=True)
+
     def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
         """One of the trained model's tensors, by its name in `model.safetensors`."""
         file = self.run(variant, seed) / "model.safetensors"

@@ -43,6 +43,7 @@ class Section:
     tables: Sequence[Table]
     figures: Sequence[Figure]
     missing: Sequence[str]
+    left_out: str
     runs: Sequence[Run]
     curves: Sequence[tuple[str, Markup]]
     timings: Mapping[str, Mapping[str, Any]]
@@ -103,6 +104,7 @@ def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Sec
         tables=tables,
         figures=figures,
         missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
+        left_out=str(project.left_out[name]) if name in project.left_out else "",
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(paper, folder),
@@ -154,6 +156,7 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
     seconds = sum(float(run.get("wall_seconds") or 0) for run in records)
     facts = [
         ("Papers", str(len(project.papers))),
+        ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
         ("Seeds", ", ".join(map(str, project.seeds))),
         ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
         ("Commit", commits),
@@ -172,6 +175,7 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     for name in sorted(used):
         if (other := project.dataset(name)) != name:
             found.append(f"The set {name} was replaced by {other}: not the data that the papers used.")
+    found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
     if len(project.seeds) == 1:
         found.append(
             "One seed per variant: no interval, and no spread over trainings. Orderings are separated on the test "

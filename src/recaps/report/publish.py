@@ -3,7 +3,8 @@
 `python -m recaps.report.publish --scale desk` copies the papers in `results/desk` to `results/published/desk`; with
 `--papers discriminative` that one alone. The record of other papers stays as it is, so that papers can be run and
 published one after the other and on different machines. The published scorecard is computed anew from the published
-metrics and run records of all of them.
+metrics and run records of all of them. What was run without a data set that could not be had is published with
+`--without` and its name, and the record says so.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recaps.config.load import load
 from recaps.config.variant import Paper
+from recaps.config.without import LeftOut
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.report import scorecard
@@ -34,12 +36,18 @@ MOST_ROWS = 200
 MOST_BYTES = 10_000_000
 
 MANIFEST = "MANIFEST.json"
-OF_PAPER = ("*.csv", "*.md", "*.png", "timings/*.json")
+OF_OUTPUT = ("csv", "md", "png")
 OF_RUN = ("record.json", "config.json", "history.csv", "heads/*.json")
 
 
 def publish(
-    results: Path, published: Path, config: Path, *, papers: Sequence[str] = (), allow_dirty: bool = False
+    results: Path,
+    published: Path,
+    config: Path,
+    *,
+    papers: Sequence[str] = (),
+    without: Sequence[str] = (),
+    allow_dirty: bool = False,
 ) -> dict[str, Any]:
     """Replace the record of `papers` in the folder `published` by that of the finished ones in `results`.
 
@@ -47,9 +55,11 @@ def publish(
         results: the folder of a scale.
         config: the folder of the configuration: what makes a paper complete, and the claims for the scorecard.
         papers: all that are in `results` where none are named.
+        without: data sets that the run went without.
 
     Returns:
-        The manifest: commits of every paper, what was left out, and the checksum of every file.
+        The manifest: commits of every paper and what it goes without, large files left out, and the checksum of every
+        file.
 
     Raises:
         UserError: a paper is unfinished, made of stand-ins, made from uncommitted changes, or too large; `published`
@@ -57,15 +67,17 @@ def publish(
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
-    settings = load({"scale": results.name, "papers": chosen}, config).papers
-    for name in chosen:
-        _check(results, name, settings[name], allow_dirty)
+    project = load({"scale": results.name, "papers": chosen, "without": without}, config)
+    for name, paper in project.papers.items():
+        _check(results, name, paper, project.left_out.get(name), allow_dirty)
     building = published.parent / f".{published.name}.{os.getpid()}.part"
     try:
         building.mkdir(parents=True)
-        left_out = _keep(published, building, chosen)
-        left_out += [path.as_posix() for path in _files(results, chosen) if not _copy(results, building, path)]
-        manifest = _complete(building, config, results.name, left_out)
+        too_large, lost = _keep(published, building, chosen)
+        for name, paper in project.papers.items():
+            files = _files(results, name, paper)
+            too_large += [path.as_posix() for path in files if not _copy(results, building, path)]
+        manifest = _complete(building, config, results.name, too_large, lost | project.left_out)
         _check_size(building)
         _swap(building, published)
     except OSError as error:
@@ -90,54 +102,62 @@ def _finish(results: Path) -> str:
     return f"finish it first: snakemake --profile profiles/local --config scale={results.name}"
 
 
-def _check(results: Path, name: str, paper: Paper, allow_dirty: bool) -> None:
+def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, allow_dirty: bool) -> None:
     """Refuse a paper that must not be published."""
     folder = results / "papers" / name
+    for variant in paper.variants:
+        if not list(results.glob(f"runs/{name}/{variant}/seed-*")):
+            how = f"if its data set cannot be had, name that with --without; else {_finish(results)}"
+            raise UserError(f"{results}: no run of {name}/{variant}; {how}")
     for output in paper.outputs:
         if not (folder / f"{output}.csv").exists():
             raise UserError(f"{folder / output}.csv: not made yet; {_finish(results)}")
-    for run in sorted(results.glob(f"runs/{name}/*/seed-*")):
+    for run in _runs(results, name, paper):
         if not (run / "record.json").exists():
             raise UserError(f"{run}: an unfinished run; {_finish(results)}")
-    records = _records(results, name)
+    records = read_records(run / "record.json" for run in _runs(results, name, paper))
     metrics = read_metrics([folder / "metrics.csv"])
     known = {(run["variant"], int(run["seed"])) for run in records}
     for variant, seed in metrics[["variant", "seed"]].drop_duplicates().itertuples(index=False):
+        if left_out and variant in left_out.variants:
+            sets = ", ".join(left_out.variants[variant])
+            raise UserError(f"{folder}: has metrics of {variant}; publish it with {sets}, or run again without")
         if (variant, seed) not in known:
             raise UserError(
                 f"{results}: metrics of {name}/{variant}, seed {seed}, have no run record; {_finish(results)}"
             )
     if stand_in(records) or metrics["stand_in"].any():
         raise UserError(f"{folder}: made of stand-in data, which is never published; run a scale with official data")
-    if dirty([*records, *_timings(results, name)]) and not allow_dirty:
+    timings = [read_json(folder / "timings" / f"{timing}.json") for timing in paper.timings]
+    if dirty([*records, *timings]) and not allow_dirty:
         raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")
 
 
-def _records(folder: Path, paper: str) -> list[Record]:
-    return [*read_records(sorted(folder.glob(f"runs/{paper}/*/seed-*/record.json")))]
+def _runs(results: Path, name: str, paper: Paper) -> list[Path]:
+    """The folders of a paper's runs."""
+    return [run for variant in paper.variants for run in sorted(results.glob(f"runs/{name}/{variant}/seed-*"))]
 
 
-def _timings(folder: Path, paper: str) -> list[Record]:
-    return [read_json(file) for file in sorted(folder.glob(f"papers/{paper}/timings/*.json"))]
-
-
-def _keep(published: Path, building: Path, chosen: Sequence[str]) -> list[str]:
-    """Copy the record of all papers but the chosen; return what had been left out of it."""
+def _keep(published: Path, building: Path, chosen: Sequence[str]) -> tuple[list[str], dict[str, LeftOut]]:
+    """Copy the record of all papers but the chosen; return its large files left out, and what the papers go without."""
     kept = [name for name in finished_papers(published) if name not in chosen]
     for name in kept:
         for folder in (f"papers/{name}", f"runs/{name}"):
             shutil.copytree(published / folder, building / folder)
-    before = read_json(published / MANIFEST)["left_out"] if kept else []
-    return [path for path in before if path.split("/")[1] in kept]
+    before = read_json(published / MANIFEST) if kept else {"left_out": []}
+    lost = {name: about["without"] for name, about in before.get("papers", {}).items() if "without" in about}
+    too_large = [path for path in before["left_out"] if path.split("/")[1] in kept]
+    return too_large, {name: LeftOut.model_validate(lost[name]) for name in kept if name in lost}
 
 
-def _files(results: Path, papers: Sequence[str]) -> Iterator[Path]:
-    """Paths, relative to `results`, of what the record of papers is made of."""
-    for paper in papers:
-        for folder, patterns in ((f"papers/{paper}", OF_PAPER), (f"runs/{paper}/*/seed-*", OF_RUN)):
-            for pattern in patterns:
-                for path in sorted(results.glob(f"{folder}/{pattern}")):
-                    yield path.relative_to(results)
+def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
+    """Paths, relative to `results`, of what the record of a paper is made of."""
+    folder = results / "papers" / name
+    files = [folder / "metrics.csv"]
+    files += [folder / f"{output}.{ending}" for output in paper.outputs for ending in OF_OUTPUT]
+    files += [folder / "timings" / f"{timing}.json" for timing in paper.timings]
+    files += [file for run in _runs(results, name, paper) for pattern in OF_RUN for file in sorted(run.glob(pattern))]
+    return (file.relative_to(results) for file in files if file.exists())
 
 
 def _copy(results: Path, building: Path, path: Path) -> bool:
@@ -163,10 +183,11 @@ def _kept_rows(lines: Sequence[str]) -> list[int]:
     return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
 
 
-def _complete(building: Path, config: Path, scale: str, left_out: list[str]) -> dict[str, Any]:
+def _complete(
+    building: Path, config: Path, scale: str, too_large: list[str], left_out: Mapping[str, LeftOut]
+) -> dict[str, Any]:
     """Write the scorecard of all papers, and the manifest, which is returned."""
     papers = finished_papers(building)
-    made = {name: [*_records(building, name), *_timings(building, name)] for name in papers}
     scorecard.make(
         config / "claims.yaml",
         [building / "papers" / name / "metrics.csv" for name in papers],
@@ -174,14 +195,12 @@ def _complete(building: Path, config: Path, scale: str, left_out: list[str]) -> 
         building,
         scale=scale,
         papers=papers,
+        left_out=left_out,
     )
     manifest = {
         "scale": scale,
-        "papers": {
-            name: {"commits": sorted({str(each.get("git", {}).get("commit")) for each in all_}), "dirty": dirty(all_)}
-            for name, all_ in made.items()
-        },
-        "left_out": sorted(left_out),
+        "papers": {name: _about(building, name, left_out.get(name)) for name in papers},
+        "left_out": sorted(too_large),
         "files": {
             path.relative_to(building).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(building.rglob("*"))
@@ -190,6 +209,15 @@ def _complete(building: Path, config: Path, scale: str, left_out: list[str]) -> 
     }
     write_json(building / MANIFEST, manifest)
     return manifest
+
+
+def _about(building: Path, name: str, left_out: LeftOut | None) -> dict[str, Any]:
+    """What the manifest says of a paper."""
+    made: list[Record] = [*read_records(sorted(building.glob(f"runs/{name}/*/seed-*/record.json")))]
+    made += [read_json(file) for file in sorted(building.glob(f"papers/{name}/timings/*.json"))]
+    commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
+    without = {"without": left_out.model_dump(mode="json")} if left_out else {}
+    return {"commits": commits, "dirty": dirty(made), **without}
 
 
 def _check_size(folder: Path) -> None:
@@ -220,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.report.publish", description="Keep finished papers in git.")
     parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
     parser.add_argument("--papers", nargs="+", default=(), help="only these (default: all that are there)")
+    parser.add_argument("--without", nargs="+", default=(), help="data sets that the run went without")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     parser.add_argument("--allow-dirty", action="store_true", help="also publish runs of uncommitted code, and say so")
@@ -231,15 +260,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             target,
             options.config,
             papers=options.papers,
+            without=options.without,
             allow_dirty=options.allow_dirty,
         )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(
-        f"{target}: {', '.join(manifest['papers'])}; {len(manifest['files'])} files, "
-        f"{len(manifest['left_out'])} large data files left out"
-    )
+    sets = {name: ", ".join(about.get("without", {}).get("sets", ())) for name, about in manifest["papers"].items()}
+    papers = ", ".join(f"{name} (without {each})" if each else name for name, each in sets.items())
+    print(f"{target}: {papers}; {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
     return 0
 
 

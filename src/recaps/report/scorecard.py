@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from recaps.config.without import LeftOut
 from recaps.errors import UserError
 from recaps.io import write_text
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
@@ -57,20 +58,35 @@ class Row:
     beside: str = ""
 
 
-def scorecard(claims: Sequence[Claim], metrics: pd.DataFrame, scale: str, runs: Sequence[Record] = ()) -> pd.DataFrame:
+def scorecard(
+    claims: Sequence[Claim],
+    metrics: pd.DataFrame,
+    scale: str,
+    runs: Sequence[Record] = (),
+    left_out: Mapping[str, LeftOut] | None = None,
+) -> pd.DataFrame:
     """Return one row per claim, in the order of `claims`, with the columns of `Row`.
 
     Args:
         metrics: tidy rows as in `metrics.csv`.
         runs: records of the runs, for the column `how`.
+        left_out: what papers go without, by paper; for the column `how`.
     """
     measured = collect(metrics)
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
-    rows = [asdict(_row(claim, numbers, measured, scale, runs)) for claim in claims]
+    lost = left_out or {}
+    rows = [asdict(_row(claim, numbers, measured, scale, runs, lost.get(claim.paper))) for claim in claims]
     return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
 
 
-def _row(claim: Claim, numbers: Mapping[str, Number], measured: All, scale: str, runs: Sequence[Record]) -> Row:
+def _row(
+    claim: Claim,
+    numbers: Mapping[str, Number],
+    measured: All,
+    scale: str,
+    runs: Sequence[Record],
+    left_out: LeftOut | None,
+) -> Row:
     found = {measure: measured.get((claim.paper, measure.variant, measure.metric)) for measure in claim.measures}
     present = {measure: item for measure, item in found.items() if item is not None}
     base = Row(
@@ -88,8 +104,8 @@ def _row(claim: Claim, numbers: Mapping[str, Number], measured: All, scale: str,
         beside=(claim.beside or "") if isinstance(claim, Number) else "",
     )
     if len(present) < len(found):
-        lacking = ", ".join(str(measure) for measure in found if measure not in present)
-        return Row(**{**asdict(base), "how": f"scale {scale}; no value of {lacking}"})
+        lacking = [measure for measure in found if measure not in present]
+        return Row(**{**asdict(base), "how": _why_not(lacking, scale, left_out)})
     _check_units(claim, present)
     finding = judge(claim, present, numbers, measured)
     interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
@@ -107,6 +123,12 @@ def _row(claim: Claim, numbers: Mapping[str, Number], measured: All, scale: str,
         "how": _how(claim, present, finding.estimate, scale, runs),
     }
     return Row(**{**asdict(base), **values})
+
+
+def _why_not(lacking: Sequence[Measure], scale: str, left_out: LeftOut | None) -> str:
+    """What was not measured, in one line, and why where that is known."""
+    reasons = [left_out.reason(measure.variant) for measure in lacking] if left_out else []
+    return "; ".join([f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *dict.fromkeys(reasons)])
 
 
 def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
@@ -187,8 +209,9 @@ def counts(card: pd.DataFrame) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
-def markdown(card: pd.DataFrame, scale: str) -> str:
+def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | None = None) -> str:
     """A compact readable scorecard: verdict counts, then one table per paper."""
+    lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
     lines = [f"# Scorecard, scale `{scale}`", "", f"{len(card)} claims: {summary}.", ""]
     if STAND_IN in set(card["verdict"]):
@@ -196,7 +219,9 @@ def markdown(card: pd.DataFrame, scale: str) -> str:
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
         lines += ["One seed gives no interval; where the interval is empty, one seed was run.", ""]
     for paper, rows in card.groupby("paper", sort=False):
-        lines += [f"## {paper}", "", "| where | claim | published | ours | 95 % interval | verdict |"]
+        lines += [f"## {paper}", ""]
+        lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
+        lines += ["| where | claim | published | ours | 95 % interval | verdict |"]
         lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in rows.iterrows()), ""]
     lines += [MARKDOWN_NOTES, ""]
     return "\n".join(lines)
@@ -241,6 +266,7 @@ def make(
     *,
     scale: str,
     papers: Iterable[str] | None = None,
+    left_out: Mapping[str, LeftOut] | None = None,
 ) -> pd.DataFrame:
     """Write `scorecard.csv` and `scorecard.md` into the folder `out`, and return the scorecard.
 
@@ -249,10 +275,11 @@ def make(
         metrics: the papers' `metrics.csv` files.
         records: the runs' `record.json` files.
         papers: the papers whose claims are judged; None: all.
+        left_out: what papers go without, by paper.
     """
     chosen = None if papers is None else set(papers)
     wanted = [claim for claim in read(claims) if chosen is None or claim.paper in chosen]
-    card = scorecard(wanted, read_metrics(metrics), scale, read_records(records))
+    card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     write_text(Path(out) / "scorecard.csv", card.to_csv(index=False, float_format="%.6g"))
-    write_text(Path(out) / "scorecard.md", markdown(card, scale))
+    write_text(Path(out) / "scorecard.md", markdown(card, scale, left_out))
     return card

@@ -33,8 +33,12 @@ class Batches:
         return batch | changed
 
     def _changed(self, images: Tensor, step: int) -> Tensor:
-        """Images in the random view of a step: shifted, cropped, mirrored, changed in brightness, then in contrast."""
+        """Images in the random view of a step: shifted, cropped, mirrored, changed in brightness, then in contrast;
+        standardised before all that, after it, or not at all."""
         training, size = self.training, len(images)
+        first = training.standardise == "first"
+        if first:
+            images = standardised(as_float(images))
         if shift := training.shift:
             offsets = torch.randint(-shift, shift + 1, (size, 2), generator=generator(self.seed, "shift", step))
             images = shifted(images, offsets.to(self.device))
@@ -47,11 +51,11 @@ class Batches:
             images = torch.where(mirror.to(self.device)[:, None, None, None], images.flip(3), images)
         images = as_float(images)
         if training.brightness:
-            images = images + self._uniform("brightness", step, -1, 1) * training.brightness / 255
+            images = images + self._uniform("brightness", step, -1, 1) * training.brightness / (1 if first else 255)
         if training.contrast:
             mean = images.mean((2, 3), keepdim=True)
             images = mean + (images - mean) * self._uniform("contrast", step, *training.contrast)
-        return standardised(images) if training.standardise else images
+        return standardised(images) if training.standardise == "last" else images
 
     def _uniform(self, purpose: str, step: int, low: float, high: float) -> Tensor:
         """A number for every image, [B, 1, 1, 1]."""
@@ -61,11 +65,13 @@ class Batches:
 
 def view(images: Tensor, training: Training) -> Tensor:
     """Images as the trained model is shown them: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
+    if training.standardise == "first":
+        images = standardised(as_float(images))
     if crop := training.crop:
         corner = [(side - crop) // 2 for side in images.shape[2:]]
         images = images[:, :, corner[0] : corner[0] + crop, corner[1] : corner[1] + crop]
     images = as_float(images)
-    return standardised(images) if training.standardise else images
+    return standardised(images) if training.standardise == "last" else images
 
 
 def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[int, int, int]:
@@ -77,8 +83,9 @@ def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[i
 
 
 def as_float(images: Tensor) -> Tensor:
-    """uint8 0..255 to float32 0..1, channels last in memory, as the convolutions like it."""
-    return images.float().div_(255).contiguous(memory_format=torch.channels_last)
+    """uint8 0..255 to float32 0..1, channels last in memory, as the convolutions like it; floats keep their values."""
+    images = images if images.is_floating_point() else images.float().div_(255)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def cropped(images: Tensor, corners: Tensor, side: int) -> Tensor:

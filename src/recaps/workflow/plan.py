@@ -238,12 +238,20 @@ class Plan:
         return self._caption(self.project.papers[wildcards.paper].figures[wildcards.figure])
 
     def settings(self, wildcards: Any) -> dict[str, Any]:
-        """The configuration without what changes no number; of the paper in the wildcards alone, if there is one."""
-        machine = {"papers", "mirror", "device", "data", "results", "overrides"}
+        """The configuration without what changes no number; of the paper in the wildcards alone, if there is one.
+
+        What is left out of a paper is in no drawing of it, whose caption says so.
+        """
+        machine = {"papers", "without", "mirror", "device", "data", "results", "overrides"}
         values = self.project.model_dump(mode="json", exclude={"config": machine})
         if paper := getattr(wildcards, "paper", None):
             values["papers"] = {paper: values["papers"][paper]}
+            del values["left_out"]
         return values
+
+    def left_out(self, wildcards: Any) -> dict[str, Any]:
+        """What the papers go without."""
+        return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
 
     def gpus(self, wildcards: Any) -> int:
         """GPUs of a job: one where the configuration asks for CUDA; a cluster's profile asks by itself."""

@@ -43,6 +43,9 @@ def test_derived_splits_read_their_base() -> None:
         "mnist/train-labels-idx1-ubyte.gz",
     ]
     assert datasets.raw_inputs("mnist-40", "test")[0] == "mnist/t10k-images-idx3-ubyte.gz"
+    train, test = (datasets.raw_inputs("smallnorb", split) for split in ("train", "test"))
+    for name in ("smallnorb-48-azimuth", "smallnorb-48-elevation"):
+        assert [datasets.raw_inputs(name, split) for split in ("train", "familiar", "novel")] == [train, test, test]
 
 
 def test_describe() -> None:
@@ -77,6 +80,8 @@ def test_describe() -> None:
         (lambda: datasets.resolve("mnist-shifted", {"shift": 1.5}), "1.5 is not a whole number"),
         (lambda: datasets.resolve("mnist-shifted", {"shift": True}), "True is not a whole number"),
         (lambda: datasets.resolve("mnist", {"limit": 0}), "0 is outside 1 to inf"),
+        (lambda: datasets.resolve("smallnorb-48", {"average": True}), "True is not a whole number"),
+        (lambda: datasets.raw_inputs("smallnorb-48-azimuth", "test"), "no split 'test'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(call: object, pattern: str) -> None:
@@ -90,6 +95,7 @@ def test_options_have_defaults() -> None:
     assert datasets.defaults("mnist-shifted") == {"limit": None, "shift": 2}
     assert datasets.defaults("mnist-40-shifted") == {"limit": None, "shift": 6}
     assert datasets.defaults("mnist-rotated") == {"limit": None, "degrees": 180.0}
+    assert datasets.defaults("smallnorb-48-azimuth") == {"limit": None, "average": 0}
     assert datasets.resolve("mnist-rotated", {"degrees": 45}) == {"limit": None, "degrees": 45.0}
 
 

@@ -98,6 +98,48 @@ def test_cifar_smallnorb_and_jpeg(tmp_path: Path, register) -> None:  # type: ig
     assert preparation.build("cifar10-jpeg", "train", tmp_path, stand_in=False).labels.tolist() == [2, 5]
 
 
+def smallnorb_files(root: Path, split: str, instances: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:
+    """The three official files of a split with 108 scenes, each of another viewpoint."""
+    random = np.random.default_rng(seed)
+    elevation, azimuth = random.permutation(np.indices((9, 18)).reshape(2, -1).T)[:108].T
+    images = random.integers(0, 256, (108, 2, 96, 96), dtype=np.uint8)
+    labels = (np.arange(108) % 5).astype("<i4")
+    columns = [random.choice(instances, 108), elevation, 2 * azimuth, random.integers(0, 6, 108)]
+    info = np.stack(columns, 1).astype("<i4")
+    (root / "smallnorb").mkdir(exist_ok=True)
+    for path, values in zip(datasets.raw_inputs("smallnorb", split), (images, labels, info), strict=True):
+        write.norb(root / path, values, 0x1E3D4C55 if values.dtype == np.uint8 else 0x1E3D4C54)
+    return images, labels, info
+
+
+def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # type: ignore[no-untyped-def]
+    parts = {"train": smallnorb_files(tmp_path, "train", (4, 6, 7, 8, 9), 1)}
+    parts["test"] = smallnorb_files(tmp_path, "test", (0, 1, 2, 3, 5), 2)
+    register("smallnorb", train=108, test=108)
+    out = tmp_path / "out"
+    familiar = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
+    columns = {"azimuth": 2, "elevation": 1}
+    for name in ("smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
+        for split in datasets.splits(name):
+            datasets.prepare(name, split, tmp_path, out, stand_in=False)
+            made = datasets.load(name, split, out)
+            images, labels, info = parts["train" if split == "train" else "test"]
+            rows = list(range(108))
+            if name != "smallnorb-48":
+                factor = name.split("-")[-1]
+                rows = [n for n in rows if (info[n, columns[factor]] in familiar[factor]) == (split != "novel")]
+            assert made.factors["original"][::2].tolist() == rows
+            assert made.factors["original"][1::2].tolist() == rows
+            for camera in (0, 1):
+                np.testing.assert_array_equal(made.images[camera::2, 0], images[rows][:, camera, 0::2, 0::2])
+                np.testing.assert_array_equal(made.labels[camera::2], labels[rows])
+                for k, factor in enumerate(("instance", "elevation", "azimuth", "lighting")):
+                    np.testing.assert_array_equal(made.factors[factor][camera::2], info[rows, k])
+            assert [source["path"] for source in made.record["sources"]] == datasets.raw_inputs(name, split)
+            assert (made.record["stand_in"], made.record["derived_from"]) == (False, "smallnorb")
+            assert made.record["title"].startswith("smallNORB")
+
+
 def affnist_archives(root: Path) -> None:
     (root / "affnist").mkdir()
     write.zipped(root / "affnist" / "test.mat.zip", {"test.mat": write.mat(write.affnist_fields(64))})

@@ -125,6 +125,31 @@ def test_a_partial_run(tree: Callable[..., Any]) -> None:
     assert "dense, seed 0" not in text
 
 
+def test_a_paper_without_a_data_set(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative", without=("fashion-mnist",))
+    text = results.build()
+    page = Page(text)
+    head = text[text.index("<header>") : text.index("</header>")]
+    assert "<dt>Data sets left out</dt><dd>fashion-mnist</dd>" in head
+    lost = (
+        "fashion-dr, fashion-l1, fashion-l1-fc, fashion-l2, fashion-l2-fc; Figure 2. Capsules of L2/FC in the decoder"
+    )
+    sentence = f"without fashion-mnist, which could not be had; left out: {lost}"
+    assert f"<p><b>Made {sentence}" in text
+    assert f"<li>The paper discriminative was made {sentence}" in text
+    assert "discriminative-figure-2" not in page.ids
+    assert "discriminative-figure-3" in page.ids
+    assert "Left out, as fashion-mnist could not be had: fashion-dr" in text
+    assert "fashion-dr was left out: data set fashion-mnist could not be had" in text
+    assert "Not made in this run" not in text
+
+
+def test_a_whole_paper_tells_of_nothing_left_out(tree: Callable[..., Any]) -> None:
+    text = tree(seeds=(0,), paper="discriminative").build()
+    assert "could not be had" not in text
+    assert "left out" not in text
+
+
 def test_a_history_with_test_errors(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     before = results.build()

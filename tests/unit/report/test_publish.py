@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from recaps.errors import UserError
 from recaps.report import compare, publish, scorecard
 from recaps.report.claims import read
+from recaps.report.verdicts import NOT_RUN
 
 pytestmark = pytest.mark.unit
 
@@ -188,11 +190,99 @@ def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, mes
 
 
 def test_metrics_without_a_run_are_refused(tree: Callable[..., Any]) -> None:
-    results = tree(seeds=(0,))
+    results = tree(seeds=(0, 1))
     folder = results.run("dense", 0)
     folder.rename(folder.parent.parent.parent.parent / "elsewhere")
     with pytest.raises(UserError, match="metrics of sparse/dense, seed 0, have no run record"):
         try_publish(results)
+
+
+def test_a_variant_without_runs_is_refused(tree: Callable[..., Any]) -> None:
+    """Also where no number and no drawing of it is asked for."""
+    results = tree(seeds=(0,), paper="discriminative")
+    shutil.rmtree(results.run("fashion-l1", 0))
+    with pytest.raises(
+        UserError, match="no run of discriminative/fashion-l1; if its data set cannot be had, name that"
+    ):
+        try_publish(results)
+
+
+FASHION = ["fashion-dr", "fashion-l1", "fashion-l1-fc", "fashion-l2", "fashion-l2-fc"]
+
+
+def test_a_paper_without_a_data_set(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,), paper="discriminative", without=("fashion-mnist",))
+    assert run_publish(results) == 1
+    assert "no run of discriminative/fashion-dr" in capsys.readouterr().err
+    assert run_publish(results, "--without", "fashion-mnist") == 0
+    assert "discriminative (without fashion-mnist); " in capsys.readouterr().out
+    manifest = manifest_of(results)
+    without = manifest["papers"]["discriminative"]["without"]
+    assert without["sets"] == ["fashion-mnist"]
+    assert sorted(without["variants"]) == FASHION
+    assert list(without["outputs"]) == ["figure-2"]
+    card = scorecard.load(published(results) / "scorecard.csv")
+    lost = card[card["how"].str.contains("fashion-dr was left out: data set fashion-mnist could not be had")]
+    assert set(lost["verdict"]) == {NOT_RUN}
+    assert "Made without fashion-mnist, which could not be had" in (published(results) / "scorecard.md").read_text()
+
+
+def test_what_an_earlier_run_left_behind_is_not_published(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative")
+    with pytest.raises(
+        UserError, match="has metrics of fashion-dr; publish it with fashion-mnist, or run again without"
+    ):
+        try_publish(results, without=["fashion-mnist"])
+    frame = results.metrics()
+    frame[frame["variant"] != "fashion-dr"].to_csv(results.papers / "metrics.csv", index=False)
+    try_publish(results, without=["fashion-mnist"])
+    assert (results.papers / "figure-2.png").exists()
+    assert results.run("fashion-dr", 0).exists()
+    files = manifest_of(results)["files"]
+    assert "papers/discriminative/figure-3.png" in files
+    assert not [name for name in files if "fashion" in name or "figure-2" in name]
+
+
+def test_what_a_paper_goes_without_stays_in_the_record(tree: Callable[..., Any]) -> None:
+    """Also when another paper is published later."""
+    first = tree(seeds=(0,), paper="discriminative", without=("fashion-mnist",))
+    try_publish(first, without=["fashion-mnist"])
+    before = manifest_of(first)["papers"]["discriminative"]
+    alone = scorecard.load(published(first) / "scorecard.csv")
+    paragraph = re.search("Made without.*", (published(first) / "scorecard.md").read_text())
+    shutil.rmtree(first.root)
+    other = tree(seeds=(0,))
+    assert run_publish(other) == 0
+    assert manifest_of(other)["papers"]["discriminative"] == before
+    assert "without" not in manifest_of(other)["papers"]["sparse"]
+    card = scorecard.load(published(other) / "scorecard.csv")
+    kept = card[card["paper"] == "discriminative"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, alone)
+    assert paragraph
+    assert paragraph[0] in (published(other) / "scorecard.md").read_text()
+
+
+def test_a_whole_paper_takes_the_place_of_a_partial_one(tree: Callable[..., Any]) -> None:
+    partial = tree(seeds=(0,), paper="discriminative", without=("fashion-mnist",))
+    try_publish(partial, without=["fashion-mnist"])
+    shutil.rmtree(partial.root)
+    whole = tree(seeds=(0,), paper="discriminative")
+    try_publish(whole)
+    assert "without" not in manifest_of(whole)["papers"]["discriminative"]
+    assert "could not be had" not in (published(whole) / "scorecard.md").read_text()
+
+
+@pytest.mark.parametrize("partial_side", ["yours", "published"])
+def test_a_whole_run_beside_a_partial_one(tree: Callable[..., Any], partial_side: str) -> None:
+    without = {"yours": (), "published": (), partial_side: ("fashion-mnist",)}
+    theirs = tree(seeds=(0,), paper="discriminative", without=without["published"])
+    try_publish(theirs, without=without["published"])
+    shutil.rmtree(theirs.root)
+    yours = tree(seeds=(0,), paper="discriminative", without=without["yours"])
+    table = compare.compare(yours.root, published(yours)).set_index("metric")["finding"]
+    only = compare.ONLY_YOURS if partial_side == "published" else compare.ONLY_PUBLISHED
+    assert table["discriminative/fashion-dr/error"] == only
+    assert (table.drop("discriminative/fashion-dr/error") == compare.SAME).all()
 
 
 def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None:

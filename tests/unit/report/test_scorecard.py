@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from recaps.config.without import LeftOut
 from recaps.errors import UserError
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
@@ -185,6 +186,36 @@ def test_a_missing_metric() -> None:
     assert row["ours"] == ""
     assert "no value of b/accuracy" in row["how"]
     assert judge(number())["verdict"] == NOT_RUN
+
+
+def test_a_variant_that_was_left_out() -> None:
+    left_out = {"toy": LeftOut(sets=("norb", "cifar10"), variants={"b": ("norb",)})}
+    row = judge(ordering("a", "b"), rows("a", [90.0]), left_out=left_out)
+    assert row["verdict"] == NOT_RUN
+    assert row["how"] == (
+        "scale desk; no value of b/accuracy; b was left out: data set norb could not be had (config without)"
+    )
+    other = judge(number("c"), rows("a", [90.0]), left_out=left_out)
+    assert other["how"] == "scale desk; no value of c/accuracy; the paper was made without norb, cifar10"
+    assert judge(number(), rows("a", [90.0]), left_out=left_out)["verdict"] == REPRODUCED
+    elsewhere = judge(number("b"), left_out={"other": left_out["toy"]})
+    assert elsewhere["how"] == "scale desk; no value of b/accuracy"
+
+
+def test_a_counterpart_that_was_left_out() -> None:
+    other = number("b", published=60.0)
+    left_out = {"toy": LeftOut(sets=("norb",), variants={"b": ("norb",)})}
+    claim = number("a", published=95.0, beside=other.id)
+    row = judge(claim, rows("a", [80.0, 80.2]), others=[other], left_out=left_out)
+    assert row["verdict"] == NOT_REPRODUCED
+
+
+def test_markdown_tells_what_a_paper_goes_without() -> None:
+    card = scorecard.scorecard([number(), number("b")], pd.DataFrame(rows("a", [89.5])), "desk")
+    lost = LeftOut(sets=("norb",), variants={"b": ("norb",)}, outputs={"table-1": "Table I. Norb"})
+    sentence = "Made without norb, which could not be had; left out: b; Table I. Norb."
+    assert sentence in scorecard.markdown(card, "desk", {"toy": lost}).splitlines()
+    assert "Made without" not in scorecard.markdown(card, "desk")
 
 
 def test_stand_ins_get_no_verdict() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.matrix import Consensus, matrix_votes
+from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
 
 
 class ConnectionistRouting(nn.Module):
@@ -34,7 +38,6 @@ class ConnectionistRouting(nn.Module):
         super().__init__()
         self.iterations, self.units, self.logits = iterations, units, logits
         pose = 16
-        # The cell's input and hidden state by kind, so that what does not change is multiplied once.
         self.from_pose = nn.Linear(pose, 4 * units)
         self.from_vote = nn.Linear(pose, 4 * units, bias=False)
         self.from_input = nn.Linear(1, 4 * units, bias=False)
@@ -46,22 +49,19 @@ class ConnectionistRouting(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         """Arguments and result as of `recaps.nn.routing.similarity.similarity_routing`."""
-        votes = matrix_votes(poses, weight, fields)
-        seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
-        fixed = self.from_vote(votes) + self.from_input(seen.unsqueeze(4))  # [B, P, n, J, 4 * units]
-        coupling = votes.new_full((1, 1, votes.shape[2], 1), 1 / votes.shape[2])
-        mean, hidden, cell = votes.mean(2), None, None
-        for _ in range(self.iterations):
-            gates = fixed + self.from_pose(mean).unsqueeze(2) + self.from_compatibility(coupling.unsqueeze(4))
-            if hidden is not None:
-                gates = gates + self.from_hidden(hidden)
-            hidden, cell = lstm(gates, cell)
-            coupling = self.compatibility(hidden).squeeze(4).softmax(2)
-            mean = (coupling.unsqueeze(4) * votes).sum(2)
-        assert cell is not None
-        combined = (coupling.unsqueeze(4) * cell).sum(2)  # [B, P, J, units]
-        out = self.activation(combined).squeeze(3)
-        return Consensus(mean, out if self.logits else out.sigmoid(), coupling.detach())
+        with torch.autocast(poses.device.type, enabled=False):
+            poses = poses.float() if poses.element_size() < 4 else poses
+            vectors = (self.from_pose.bias, self.from_input.weight[:, 0], self.from_compatibility.weight[:, 0])
+            cell = (self.from_pose.weight, self.from_vote.weight, self.from_hidden.weight, torch.stack(vectors))
+            network = [(layer.weight, layer.bias) for layer in self.compatibility if isinstance(layer, nn.Linear)]
+            route = lstm_routing
+            if poses.device.type == "cpu" and weight.shape[1] <= LANES:
+                from recaps.nn.routing.fused_connectionist import fused_lstm_routing as route
+            mean, combined, coupling = route(
+                poses, activations.to(poses.dtype), weight, fields, cell, network, self.iterations
+            )
+            out = self.activation(combined).squeeze(3)
+            return Consensus(mean, out if self.logits else out.sigmoid(), coupling.detach())
 
     def _initialise(self, inputs: int) -> None:
         """Glorot's uniform range for the cell as one matrix, as TensorFlow draws it; biases zero."""
@@ -69,6 +69,56 @@ class ConnectionistRouting(nn.Module):
         for name, parameter in self.named_parameters():
             if name.startswith("from_"):
                 nn.init.zeros_(parameter) if parameter.ndim == 1 else nn.init.uniform_(parameter, -bound, bound)
+
+
+def lstm_routing(
+    poses: Tensor,
+    activations: Tensor,
+    weight: Tensor,
+    fields: Fields,
+    cell: tuple[Tensor, Tensor, Tensor, Tensor],
+    network: Sequence[tuple[Tensor, Tensor]],
+    iterations: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All iterations of connectionist routing.
+
+    Args:
+        poses: [B, C, 16].
+        activations: of the input capsules, [B, C].
+        weight: transformations divided by their norms, [n, J, 4, 4].
+        fields: which input capsules each position sees.
+        cell: weights of the gates i, j, f, o by what they read: the output's pose and the vote [4U, 16], the hidden
+            state [4U, U]; and, as rows of [3, 4U], their bias and the weights of the input's activation and
+            compatibility.
+        network: weight and bias of each layer of the compatibility network, with ReLUs in between.
+        iterations: at least 1.
+
+    Returns:
+        Poses [B, P, J, 16]; means of the cell states under the compatibilities [B, P, J, U]; compatibilities
+        [B, P, n, J].
+    """
+    from_pose, from_vote, from_hidden, (bias, from_input, from_compatibility) = cell
+    votes = matrix_votes(poses, weight, fields)
+    seen = activations[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
+    # The cell's input and hidden state by kind, so that what does not change is multiplied once.
+    fixed = linear(votes, from_vote, bias) + seen.unsqueeze(4) * from_input  # [B, P, n, J, 4U]
+    coupling = votes.new_full((1, 1, votes.shape[2], 1), 1 / votes.shape[2])
+    mean, hidden, state = votes.mean(2), None, None
+    for _ in range(iterations):
+        gates = fixed + linear(mean, from_pose).unsqueeze(2) + coupling.unsqueeze(4) * from_compatibility
+        if hidden is not None:
+            gates = gates + linear(hidden, from_hidden)
+        hidden, state = lstm(gates, state)
+        coupling = _through(hidden, network).squeeze(4).softmax(2)
+        mean = (coupling.unsqueeze(4) * votes).sum(2)
+    assert state is not None
+    return mean, (coupling.unsqueeze(4) * state).sum(2), coupling
+
+
+def _through(values: Tensor, network: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    for weight, bias in network[:-1]:
+        values = linear(values, weight, bias).relu()
+    return linear(values, *network[-1])
 
 
 def lstm(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:

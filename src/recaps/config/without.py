@@ -1,0 +1,88 @@
+"""A paper without the data sets that cannot be had: what needs one is left out, the rest stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from recaps.config.base import Section
+from recaps.config.variant import Name, Output, Paper, Timing
+
+#: Those of the data sets behind a set (`name/split`) that cannot be had.
+Lacks = Callable[[str], Sequence[str]]
+
+
+class LeftOut(Section):
+    """What a paper goes without."""
+
+    sets: tuple[Name, ...]
+    """The data sets that could not be had."""
+    variants: dict[Name, tuple[Name, ...]] = {}
+    """The variants that are left out, each with those of the sets that it needs."""
+    outputs: dict[Name, str] = {}
+    """The tables and figures that are left out, with their titles."""
+
+    def __str__(self) -> str:
+        parts = [", ".join(sorted(self.variants)), *(title for _, title in sorted(self.outputs.items()))]
+        lost = "; ".join(filter(None, parts))
+        return f"without {', '.join(self.sets)}, which could not be had" + (f"; left out: {lost}" if lost else "")
+
+    def reason(self, variant: str) -> str:
+        """Why a variant, or else a value of a variant that is there, is missing."""
+        if variant not in self.variants:
+            return f"the paper was made without {', '.join(self.sets)}"
+        return f"{variant} was left out: data set {', '.join(self.variants[variant])} could not be had (config without)"
+
+
+def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
+    """Return the paper less what needs a set that cannot be had, and what that is (None: nothing).
+
+    A variant is left out with the first of its sets, a timing, table or figure with the last of what it is made of; the
+    caption of one that stays tells what it lacks.
+    """
+    # The set that a variant is tested on is another split of the one that it is trained on.
+    needed = {name: _lacking((variant.data, *variant.latents), lacks) for name, variant in paper.variants.items()}
+    gone = {name: sets for name, sets in needed.items() if sets}
+    timings = {
+        name: timing.model_copy(update={"variants": kept})
+        for name, timing in paper.timings.items()
+        if (kept := tuple(variant for variant in timing.variants if variant not in gone))
+    }
+    reduced = {key: _reduced(output, paper.timings, gone, lacks) for key, output in paper.outputs.items()}
+    kept_outputs = {key: output for key, output in reduced.items() if output is not None}
+    sets = dict.fromkeys(name for each in gone.values() for name in each)
+    sets |= dict.fromkeys(_lacking(sorted(paper.shown_sets), lacks))
+    if not sets:
+        return paper, None
+    changes = {
+        "variants": {name: variant for name, variant in paper.variants.items() if name not in gone},
+        "timings": timings,
+        "tables": {key: kept_outputs[key] for key in paper.tables if key in kept_outputs},
+        "figures": {key: kept_outputs[key] for key in paper.figures if key in kept_outputs},
+    }
+    titles = {key: output.title for key, output in paper.outputs.items() if key not in kept_outputs}
+    return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), variants=gone, outputs=titles)
+
+
+def _reduced(
+    output: Output, timings: Mapping[str, Timing], gone: Mapping[str, tuple[str, ...]], lacks: Lacks
+) -> Output | None:
+    """A table or figure of what is left; None where nothing is left of what it was made of."""
+    read = dict.fromkeys([*output.needs, *(variant for name in output.timings for variant in timings[name].variants)])
+    lost = {**{name: gone[name] for name in read if name in gone}, **{name: lacks(name) for name in output.sets}}
+    lost = {name: sets for name, sets in lost.items() if sets}
+    if not lost:
+        return output
+    if not (set(read) | set(output.sets)) - set(lost):
+        return None
+    because = ", ".join(dict.fromkeys(name for sets in lost.values() for name in sets))
+    left = {
+        "needs": {name: files for name, files in output.needs.items() if name not in gone},
+        "sets": tuple(name for name in output.sets if name not in lost),
+        "timings": tuple(name for name in output.timings if not set(timings[name].variants) <= set(gone)),
+        "caption": f"{output.caption} Left out, as {because} could not be had: {', '.join(lost)}.",
+    }
+    return output.model_copy(update=left)
+
+
+def _lacking(sets: Iterable[str], lacks: Lacks) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for each in sets for name in lacks(each)))

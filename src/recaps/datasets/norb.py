@@ -1,0 +1,86 @@
+"""Sets made from smallNORB: each camera's picture an image of its own, at half size; and subsets by viewpoint.
+
+The viewpoints are those of *Matrix Capsules with EM Routing*, section 5.1: a model is trained on a third of the
+azimuths (300 to 340 and 0 to 40 degrees), or on the three smallest elevations (30 to 40 degrees), and tested on the
+others, which it never saw (azimuths of 60 to 280 degrees, elevations of 45 to 70). `train` and `familiar` are the
+familiar viewpoints of smallNORB's train and test split, `novel` all others of its test split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recaps.arrays import Arrays
+from recaps.errors import UserError
+
+#: For each set by viewpoint, the factor that is held out and its familiar codes: tens of degrees of azimuth, and steps
+#: of 5 degrees of elevation above 30.
+FAMILIAR: Mapping[str, tuple[str, tuple[int, ...]]] = {
+    "smallnorb-48-azimuth": ("azimuth", (30, 32, 34, 0, 2, 4)),
+    "smallnorb-48-elevation": ("elevation", (0, 1, 2)),
+}
+
+Images = npt.NDArray[np.uint8]
+
+
+def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """The split of a derived set, from its base split.
+
+    Args:
+        base: N scenes, uint8 `[N, 2, 96, 96]`, smallNORB or its stand-in.
+        options: all options of the set, as `catalogue.resolve` gives them; `limit` counts scenes of the base split,
+            before viewpoints are chosen.
+
+    Returns:
+        Images `[2n, 1, 48, 48]` of the n scenes whose viewpoints belong to the split, in the base split's order, of
+        each scene the left picture and then the right one, so that every prefix shows both cameras. Factors: those of
+        the base, `camera` (0 left, 1 right) and `original`, the number of the scene in the base split.
+
+    Raises:
+        UserError: no scene is left.
+    """
+    base = base.take(slice(options["limit"]))
+    scenes = np.flatnonzero(_chosen(name, split, base))
+    if not scenes.size:
+        raise UserError(
+            f"data set {name!r}, split {split!r}: none of the first {len(base)} scenes has such a viewpoint; "
+            "raise the option `limit`"
+        )
+    images = halved(base.images, average=bool(options["average"]))[scenes]
+    factors = {key: np.repeat(values[scenes], 2) for key, values in base.factors.items()}
+    factors |= {"camera": np.tile(np.arange(2), len(scenes)), "original": np.repeat(scenes, 2)}
+    parameters: dict[str, Any] = {"order": "by scene, left camera first", "average": options["average"]}
+    if name in FAMILIAR:
+        factor, codes = FAMILIAR[name]
+        parameters["familiar"] = {factor: list(codes)}
+    record = {**base.record, "seed": None, "parameters": parameters}
+    return Arrays(images.reshape(-1, 1, *images.shape[2:]), np.repeat(base.labels[scenes], 2), factors, record)
+
+
+def halved(images: Images, *, average: bool) -> Images:
+    """`[..., H, W]` at half height and width, both even.
+
+    Without `average`, every second pixel from the first: bilinear interpolation as TensorFlow 1 does it, whose sample
+    for pixel i lies exactly on pixel 2i. With it, the mean of each 2x2 block, halves rounded up: bilinear
+    interpolation between the pixels' centres.
+    """
+    if not average:
+        return images[..., ::2, ::2]
+    total = np.full(images[..., ::2, ::2].shape, 2, np.uint16)
+    for down in range(2):
+        for right in range(2):
+            total += images[..., down::2, right::2]
+    return (total // 4).astype(np.uint8)
+
+
+def _chosen(name: str, split: str, base: Arrays) -> npt.NDArray[np.bool_]:
+    """Which scenes `[N]` of the base split belong to a split."""
+    if name not in FAMILIAR:
+        return np.ones(len(base), np.bool_)
+    factor, codes = FAMILIAR[name]
+    familiar = np.isin(base.factors[factor], codes)
+    return ~familiar if split == "novel" else familiar
