@@ -42,10 +42,10 @@ class Project(Section):
         return f"{self.dataset(name)}/{split}"
 
     def behind(self, set_name: str) -> set[str]:
-        """The data sets behind `name/split`: itself, the set that stands for it, and what these are made from."""
-        name = set_name.split("/")[0]
-        used = {name, self.dataset(name)}
-        return used | {base for each in used & set(catalogue.names()) if (base := catalogue.entry(each).base)}
+        """The data sets behind `name/split`: the one that stands for it at this scale, and what that is made from."""
+        name = self.dataset(set_name.split("/")[0])
+        base = catalogue.entry(name).base if name in catalogue.names() else None
+        return {name, base} if base else {name}
 
     def artefact(self, need: str) -> str:
         """The file behind an entry of `needs`: `latents/affnist-test.npz` -> `latents/affnist-generated-test.npz`."""
@@ -99,13 +99,9 @@ def _paper(file: Path, config: Config, scale: Scale) -> Paper:
 def _without(project: Project) -> Project:
     """Leave out what needs a data set that the user says cannot be had."""
     named = project.config.without
-    used = {each for paper in project.papers.values() for name in paper.used_sets for each in project.behind(name)}
     for name in named:
         if name not in catalogue.names():
             raise UserError(f"config: without: there is no data set '{name}'{nearest(name, catalogue.names())}")
-        if name not in used:
-            chosen = ", ".join(project.papers)
-            raise UserError(f"config: without: nothing in {chosen} uses '{name}'{nearest(name, used)}")
 
     def lacks(set_name: str) -> list[str]:
         return [name for name in named if name in project.behind(set_name)]

@@ -59,14 +59,15 @@ DECODER, OTHER = "fashion-dr", "fashion-l2-fc"
 def table_1(results: Results) -> pd.DataFrame:
     """Layers as the paper lists them, beside those that were built, and the numbers of parameters."""
     built = {variant: results.config(variant) for by in _variants(results).values() for variant in by.values()}
-    widths = {dataset: _widths(built[next(iter(by.values()))]) for dataset, by in _variants(results).items()}
+    widths = {name: _widths(built[next(iter(by.values()))]) for name, by in _variants(results).items() if by}
     activations, sizes = _activations(results, built), _sizes(built)
     rows = []
     for place, (layer, size, activation, published) in enumerate(TABLE_1):
         row: dict[str, object] = {"layer": layer, "size": size, "size ours": sizes.get(layer, size)}
         row |= {"activation": activation, "activation ours": activations.get(layer, activation)}
         for (dataset, label), number in zip(DATASETS.items(), (*published, None), strict=True):
-            row |= {f"{label} published": number, f"{label} ours": widths[dataset][place]}
+            ours = widths[dataset][place] if dataset in widths else None
+            row |= {f"{label} published": number, f"{label} ours": ours}
         rows.append(row)
     for label, algorithm in PARAMETERS:
         row = {"layer": f"parameters, {label}"}
