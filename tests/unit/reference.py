@@ -265,3 +265,59 @@ def similarity_routing(
                 acts.append(torch.sigmoid(theta[0][j] * agreement + theta[2][j].abs() * presence + theta[1][j]))
     shape = (images, positions, outputs)
     return torch.stack(poses).reshape(*shape, -1), torch.stack(acts).reshape(*shape)
+
+
+def cosine_routing(votes: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """*Training products of expert capsules*, section 2.2, one image and one output capsule at a time."""
+    images, inputs, outputs, _ = votes.shape
+    capsules, couplings = [], []
+    for k in range(images):
+        for j in range(outputs):
+            v = [votes[k, i, j].detach() for i in range(inputs)]
+            b = [0.0] * inputs
+            for iteration in range(iterations):
+                powers = [math.exp(logit) for logit in b]
+                c = [power / sum(powers) for power in powers]
+                z = sum(c[i] * v[i] for i in range(inputs))
+                if iteration < iterations - 1:
+                    for i in range(inputs):
+                        product = float(v[i].norm() * z.norm())
+                        b[i] += float(v[i] @ z) / product if product else 0.0
+            capsules.append(squash(sum(c[i] * votes[k, i, j] for i in range(inputs))))
+            couplings.append(torch.tensor(c, dtype=votes.dtype))
+    shape = (images, outputs)
+    return torch.stack(capsules).reshape(*shape, -1), torch.stack(couplings).reshape(*shape, -1).transpose(1, 2)
+
+
+def encoder_update(x: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """Algorithm 1 without its last line: Delta W, a mean over images, w[i, j] being the matrix W_ij."""
+    images, inputs, _ = x.shape
+    outputs = w.shape[1]
+    change = torch.zeros_like(w)
+    for k in range(images):
+        z = [sum(c[k, i, j] * (w[i, j] @ x[k, i]) for i in range(inputs)) for j in range(outputs)]
+        out = [squash(z[j]) for j in range(outputs)]
+        back = [squash(sum(c[k, i, j] * (w[i, j].T @ out[j]) for j in range(outputs))) for i in range(inputs)]
+        again = [sum(c[k, i, j] * (w[i, j] @ back[i]) for i in range(inputs)) for j in range(outputs)]
+        for i in range(inputs):
+            for j in range(outputs):
+                data = torch.outer(z[j], x[k, i]) / (1 + z[j] @ z[j])
+                model = torch.outer(again[j], back[i]) / (1 + again[j] @ again[j])
+                change[i, j] += 2 * c[k, i, j] * (data - model) / images
+    return change
+
+
+def decoder_update(x: Tensor, e: Tensor, u: Tensor, z: Tensor) -> Tensor:
+    """The update rule of section 4.1: Delta U, a mean over images, u[j, i] being the matrix U_ji."""
+    images, sources, _ = x.shape
+    targets = u.shape[1]
+    change = torch.zeros_like(u)
+    for k in range(images):
+        made = [sum(e[k, j, i] * (u[j, i] @ x[k, j]) for j in range(sources)) for i in range(targets)]
+        back = [squash(sum(e[k, j, i] * (u[j, i].T @ made[i]) for i in range(targets))) for j in range(sources)]
+        for j in range(sources):
+            for i in range(targets):
+                data = torch.outer(z[k, i], x[k, j]) / (1 + z[k, i] @ z[k, i])
+                model = torch.outer(made[i], back[j]) / (1 + made[i] @ made[i])
+                change[j, i] += 2 * e[k, j, i] * (data - model) / images
+    return change

@@ -398,7 +398,8 @@ def test_figure_5_begins_with_the_initial_width(results: Results) -> None:
     drawing, data = consensus.figure_5(results)
     assert [len(axis.lines) for axis in drawing.axes] == [17, 17, 11, 17, 17, 6]
     initial = data[(data["kernel"] == "initial") & (data["variant"] == "norb-similarity")]
-    np.testing.assert_allclose(initial["K"], np.exp(-(initial["distance"] ** 2) / 2), rtol=1e-4)
+    width = results.config("norb-similarity")["model"]["kernel_width"]
+    np.testing.assert_allclose(initial["K"], np.exp(-(initial["distance"] ** 2) / (2 * width**2)), rtol=1e-3, atol=1e-9)
 
 
 def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:

@@ -154,6 +154,7 @@ def _routing(options: Options, place: int, outputs: int) -> nn.Module:
             options.kernels[place],
             options.kernel_width,
             options.lambda_init,
+            scale=options.class_scale if place == 2 else 0.0,
             iterations=options.iterations,
             logits=logits,
         )

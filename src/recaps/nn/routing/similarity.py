@@ -20,6 +20,7 @@ class SimilarityRouting(nn.Module):
         kernels: Gaussians in the kernel, Q.
         width: initial width l of each.
         penalties: initial lambda_1 and lambda_2.
+        scale: initial theta_1, on average.
         iterations: at least 1.
         logits: activations before the sigmoid, for a softmax loss.
     """
@@ -30,6 +31,7 @@ class SimilarityRouting(nn.Module):
         kernels: int,
         width: float,
         penalties: tuple[float, float],
+        scale: float = 0.0,
         iterations: int = 3,
         logits: bool = False,
     ) -> None:
@@ -39,7 +41,7 @@ class SimilarityRouting(nn.Module):
         self.widths = nn.Parameter(width * (1 + truncated_normal(kernels, outputs, std=0.1)))
         self.lambda1 = nn.Parameter(torch.full((outputs,), penalties[0]))
         self.lambda2 = nn.Parameter(torch.full((outputs,), penalties[1]))
-        self.theta1 = nn.Parameter(truncated_normal(outputs, std=0.1))
+        self.theta1 = nn.Parameter(scale + truncated_normal(outputs, std=0.1))
         self.theta2 = nn.Parameter(torch.ones(outputs))
         self.theta3 = nn.Parameter(truncated_normal(outputs, std=0.1))
 

@@ -1,0 +1,53 @@
+"""Routing by the cosine between vote and output: *Training products of expert capsules*, section 2.2."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from recaps.nn.routing.routed import Routed
+from recaps.nn.squash import squash
+
+#: Lengths are taken for this at least, so that a vector of zeros agrees with nothing.
+TINY = 1e-12
+
+
+def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
+    """Route votes by agreement, measured as a cosine; every output divides one unit among its inputs.
+
+    The logits start at zero and grow in every iteration by the cosine of vote and weighted sum of votes. The softmax
+    runs over the input capsules, so sum_i c_ij = 1. Lengths do not matter to a cosine, so capsules are squashed once,
+    at the end (eqs. 3 and 4).
+
+    Args:
+        votes: [B, I, J, D].
+        iterations: routing iterations, at least 1. The first has coupling 1 / I.
+
+    Returns:
+        Capsules and the coupling of the last iteration, in float32 at least. The coupling is a constant: gradients
+        flow through the weighted sum of the last iteration alone.
+    """
+    coupling = cosine_coupling(votes, iterations)
+    return Routed(squash(weighted_sum(votes, coupling)), coupling)
+
+
+@torch.no_grad()
+def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
+    """Coupling coefficients [B, I, J] of votes [B, I, J, D], as `cosine_routing` has them.
+
+    Each use of the votes is a product and a sum: with outputs as small as these, block-diagonal matrix products
+    (`recaps.nn.routing.products`) cost twice as much, and with 576 outputs many times more.
+    """
+    votes = votes.float() if votes.element_size() < 4 else votes
+    lengths = votes.norm(dim=3).clamp_min(TINY)
+    logits = torch.zeros_like(lengths)
+    for iteration in range(iterations - 1):
+        sums = weighted_sum(votes, logits.softmax(1)) if iteration else votes.mean(1)
+        directions = sums / sums.norm(dim=2, keepdim=True).clamp_min(TINY)
+        logits += (votes * directions.unsqueeze(1)).sum(3) / lengths
+    return logits.softmax(1)
+
+
+def weighted_sum(votes: Tensor, coupling: Tensor) -> Tensor:
+    """z_j = sum_i c_ij V_ij (eq. 3): [B, I, J, D] and [B, I, J] to [B, J, D]."""
+    return (coupling.unsqueeze(3) * votes).sum(1)
