@@ -20,6 +20,7 @@ from recaps.papers import consensus, draw, networks
 from recaps.papers.results import Results
 from recaps.report.claims import Bound, Number, Ordering, check_variants, read
 from recaps.report.measured import collect
+from recaps.report.publish import MOST_DATA
 from recaps.report.scorecard import scorecard
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -360,6 +361,7 @@ def test_everything_is_drawn_with_its_data(
         draw.figure(name, results, tmp_path)
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
         assert len(pd.read_csv(tmp_path / f"{name}.csv"))
+        assert (tmp_path / f"{name}.csv").stat().st_size < MOST_DATA, "else it is not published"
     for name in results.paper.tables:
         draw.table(name, results, tmp_path)
         assert len(pd.read_csv(tmp_path / f"{name}.csv"))
@@ -407,7 +409,7 @@ def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:
     maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == "mnist-similarity")]
     np.testing.assert_allclose(maps.groupby("image")["value"].sum(), 1, rtol=1e-5)
     shares = data[(data["quantity"] == "effective share") & (data["variant"] == "norb-em")]
-    median = shares[(shares["level"] == 0.5) & (shares["layer"] == "Capsule Class Layer")]["value"]
+    median = shares[(shares["level"] == 0.5) & (shares["layer"] == "class")]["value"]
     assert list(median) == [pytest.approx(np.median(results.probe("norb-em", "routing")["effective-2"]))]
 
 

@@ -8,6 +8,7 @@ Pictures come from Gaussian samples in one capsule, with all others zero.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -40,6 +41,8 @@ PHASES = ("autoencoder", "encoder", "decoder")
 class Experts(Model):
     """Images [B, C, H, W] to capsules [B, J, D] and back, by way of input capsules [B, I, d]."""
 
+    phase = "autoencoder"  # that last learned
+    scale: Tensor
     visited_sum: Tensor
     visited: Tensor
 
@@ -54,6 +57,8 @@ class Experts(Model):
         for part in (self.encoder, self.decoder):
             nn.init.normal_(part.weight, std=options.initial)
         self.noise = Noise()
+        # By what the code is multiplied; 1 until the autoencoder has learned.
+        self.register_buffer("scale", torch.ones(()))
         # What the restricted domain is about, of the images that the decoder learns from.
         self.register_buffer("visited_sum", torch.zeros(few))
         self.register_buffer("visited", torch.zeros(KEPT, *few))
@@ -62,26 +67,30 @@ class Experts(Model):
 
     def input_capsules(self, images: Tensor) -> Tensor:
         """z_i, before they are squashed: [B, C, H, W] to [B, I, d]."""
-        return self.autoencoder.as_capsules(self.autoencoder.encode(images))
+        return self.scale * self.autoencoder.as_capsules(self.autoencoder.encode(images))
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Output capsules x_j (eqs. 3 and 4) of z_i: [B, I, d] to [B, J, D]."""
-        with torch.autocast(inputs.device.type, enabled=False):
-            squashed = squash(inputs)
-            return squash(mixed(squashed, self.coupling(self.encoder, squashed), self.encoder.weight))
+        squashed = squash(inputs)
+        coupling = self.coupling(self.encoder, squashed)
+        with float32(inputs):
+            return squash(mixed(squashed, coupling, self.encoder.weight))
 
     def decode(self, capsules: Tensor) -> Tensor:
         """z~_i that the decoder makes of x_j: [B, J, D] to [B, I, d]."""
-        with torch.autocast(capsules.device.type, enabled=False):
-            return mixed(capsules, self.coupling(self.decoder, capsules), self.decoder.weight)
+        coupling = self.coupling(self.decoder, capsules)
+        with float32(capsules):
+            return mixed(capsules, coupling, self.decoder.weight)
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
         """Coupling of the encoder or the decoder, [B, sources, targets]: sums to one over the sources."""
-        return cosine_coupling(part(capsules), self.options.iterations)
+        with float32(capsules):
+            return cosine_coupling(part(capsules), self.options.iterations)
 
     def pictures(self, inputs: Tensor) -> Tensor:
         """Images [B, C, H, W] of input capsules z_i [B, I, d], which take the paper's way over squash and unsquash."""
-        return self.autoencoder.logits(self.autoencoder.as_maps(unsquash(squash(inputs)))).sigmoid()
+        code = self.autoencoder.as_maps(unsquash(squash(inputs)) / self.scale)
+        return self.autoencoder.logits(code).sigmoid()
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images by the whole chain: autoencoder, W, U, autoencoder."""
@@ -97,12 +106,8 @@ class Experts(Model):
         )
         options = self.options
         self.descents = {
-            "encoder": torch.optim.SGD(
-                [self.encoder.weight], momentum=options.momentum, weight_decay=options.encoder_decay
-            ),
-            "decoder": torch.optim.SGD(
-                [self.decoder.weight], momentum=options.momentum, weight_decay=options.decoder_decay
-            ),
+            "encoder": _descent(self.encoder, options.encoder_rate, options.encoder_decay, options.momentum),
+            "decoder": _descent(self.decoder, options.decoder_rate, options.decoder_decay, options.momentum),
         }
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -110,14 +115,15 @@ class Experts(Model):
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Learn in the phase of the step; scalars as the methods of the three phases say."""
-        phase = phase_at(self.ends, step)
-        if phase == "autoencoder":
-            return self._learn_autoencoder(batch["images"], step)
+        images, self.phase = batch["images"], phase_at(self.ends, step)
+        if self.phase == "autoencoder":
+            return self._learn_autoencoder(images, step)
         with torch.no_grad():
-            inputs = self.input_capsules(batch["images"])
-            with torch.autocast(inputs.device.type, enabled=False):
-                self._set_rate(phase, step)
-                return self._learn_encoder(inputs) if phase == "encoder" else self._learn_decoder(inputs)
+            if step == self.ends[0] and self.options.code_length is not None:
+                self.scale *= self.options.code_length / self.input_capsules(images).norm(dim=2).mean()
+            inputs = self.input_capsules(images)
+            self._set_rate(step)
+            return self._learn_encoder(inputs) if self.phase == "encoder" else self._learn_decoder(inputs, images)
 
     def _learn_autoencoder(self, images: Tensor, step: int) -> dict[str, Tensor]:
         """Back-propagation.
@@ -146,8 +152,10 @@ class Experts(Model):
             `activation` |x_j| and `mixed_activation` |x~_i|.
         """
         capsules = squash(inputs)
-        update = encoder_update(capsules, self.coupling(self.encoder, capsules), self.encoder.weight)
-        self._ascend(self.descents["encoder"], update.change)
+        coupling = self.coupling(self.encoder, capsules)
+        with float32(inputs):
+            update = encoder_update(capsules, coupling, self.encoder.weight)
+        self._ascend(update.change)
         return {
             "loss": summed_squared_error(update.inputs, capsules).mean(),
             "gap": (log_marginal(update.sums) - log_marginal(update.sums_again)).mean(),
@@ -156,36 +164,53 @@ class Experts(Model):
             "mixed_activation": update.inputs.norm(dim=2).mean(),
         }
 
-    def _learn_decoder(self, inputs: Tensor) -> dict[str, Tensor]:
+    def _learn_decoder(self, inputs: Tensor, images: Tensor) -> dict[str, Tensor]:
         """The rule of section 4.1; keeps count of the capsules that training visits.
 
         Returns:
-            `loss`: squared error of an image's reconstructed code z~_i, which nothing minimises; mean `length` |z~_i|,
-            `activation` |x_j| and `mixed_activation` |x~_j|.
+            `loss`: squared error of an image's reconstructed input capsules z~_i, which nothing minimises; mean
+            `length` |z~_i|, `activation` |x_j| and `mixed_activation` |x~_j|; summed squared `reconstruction_error` of
+            the whole chain, of a few images.
         """
         capsules = self.encode(inputs)
         self.visited_sum += capsules.sum(0)
         self.visited.copy_(torch.cat([capsules, self.visited])[: len(self.visited)])
-        update = decoder_update(capsules, self.coupling(self.decoder, capsules), self.decoder.weight, inputs)
-        self._ascend(self.descents["decoder"], update.change)
+        coupling = self.coupling(self.decoder, capsules)
+        with float32(inputs):
+            update = decoder_update(capsules, coupling, self.decoder.weight, inputs)
+        self._ascend(update.change)
         return {
             "loss": summed_squared_error(update.sums, inputs).mean(),
             "length": update.sums.norm(dim=2).mean(),
             "activation": capsules.norm(dim=2).mean(),
             "mixed_activation": update.capsules.norm(dim=2).mean(),
+            "reconstruction_error": summed_squared_error(self.pictures(update.sums[:WATCHED]), images[:WATCHED]).mean(),
         }
 
-    def _ascend(self, descent: torch.optim.SGD, change: Tensor) -> None:
-        (weight,) = descent.param_groups[0]["params"]
-        weight.grad = -change
-        descent.step()
+    def _ascend(self, change: Tensor) -> None:
+        (group,) = self.descents[self.phase].param_groups
+        group["params"][0].grad = -change
+        self.descents[self.phase].step()
 
-    def _set_rate(self, phase: str, step: int) -> None:
+    def _set_rate(self, step: int) -> None:
         """Exponential decay from the phase's first step to its last."""
-        start, end = self.ends[PHASES.index(phase) - 1], self.ends[PHASES.index(phase)]
-        options = self.options
-        rate = options.encoder_rate if phase == "encoder" else options.decoder_rate
-        self.descents[phase].param_groups[0]["lr"] = rate * options.rate_end ** ((step - start) / (end - start))
+        place, descent = PHASES.index(self.phase), self.descents[self.phase]
+        done = (step - self.ends[place - 1]) / (self.ends[place] - self.ends[place - 1])
+        for group in descent.param_groups:
+            group["lr"] = group["initial_lr"] * self.options.rate_end**done
+
+    def routing_operations(self, images: int) -> int:
+        """In the phase that last learned: votes, their lengths, T weighted sums and T - 1 cosines; then for W the way
+        back, forward again and two correlations, for U the encoder's routing besides, the way back and correlations."""
+        if self.phase == "autoencoder":
+            return 0
+        few, long, many, short = self.decoder.weight.shape
+        product = 2 * few * long * many * short  # of all matrices with as many capsules
+        routing = product + (2 + 4 * self.options.iterations - 2) * few * many * long
+        if self.phase == "encoder":
+            return images * (routing + 4 * product)
+        routing_back = product + (2 + 4 * self.options.iterations - 2) * few * many * short
+        return images * (routing + routing_back + 3 * product)
 
     # What is read from a trained model
 
@@ -282,7 +307,7 @@ class Autoencoder(nn.Module):
             code, self.second.weight, self.bias_between, stride=STRIDE, output_padding=self.left_over
         )
         images = transposed(leaky_relu(maps, self.slope), self.first.weight)
-        return images.float() + self.bias_images[:, None, None]
+        return images + self.bias_images[:, None, None]
 
     def as_capsules(self, code: Tensor) -> Tensor:
         """A code as capsules [B, I, d], in the order row, column, channels."""
@@ -301,11 +326,23 @@ def transposed(maps: Tensor, weight: Tensor) -> Tensor:
         weight: of the convolution that is turned round, [O, C, k, k].
 
     Returns:
-        [B, C, h + k - 1, w + k - 1].
+        [B, C, h + k - 1, w + k - 1], float32.
     """
+    height, width = (side + weight.shape[2] - 1 for side in maps.shape[2:])
     patches = maps.permute(0, 2, 3, 1).flatten(1, 2) @ weight.flatten(1)
-    kernel, sides = weight.shape[2], maps.shape[2:]
-    return fold(patches.transpose(1, 2), [side + kernel - 1 for side in sides], kernel)
+    return fold(patches.float().transpose(1, 2), (height, width), weight.shape[2])
+
+
+def _descent(part: Votes, rate: float, decay: float, momentum: float) -> torch.optim.SGD:
+    """Stochastic gradient descent of one weight; `rate` is per source capsule, `decay` per step."""
+    rate *= len(part.weight)
+    group = {"params": [part.weight], "lr": rate, "initial_lr": rate}
+    return torch.optim.SGD([group], momentum=momentum, weight_decay=decay / rate)
+
+
+def float32(values: Tensor) -> AbstractContextManager[None]:
+    """No autocast: differences of the two phases of contrastive divergence are too small for bfloat16."""
+    return torch.autocast(values.device.type, enabled=False)
 
 
 def phase_ends(options: Options, training: Training) -> tuple[int, int, int]:

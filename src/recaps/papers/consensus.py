@@ -222,10 +222,10 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
         "learned": {"color": "#0072B2", "linewidth": 0.8},
         "initial": {"color": "black", "dashes": (4, 2)},
     }
-    distances, frames = np.linspace(0, REACH, 101), []
+    distances, frames = np.linspace(0, REACH, 41), []
     for row, (dataset, variant) in zip(axes, variants.items(), strict=True):
         began = float(results.config(variant)["model"]["kernel_width"])
-        for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS.values(), strict=True)):
+        for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS, strict=True)):
             names = [f"layers.{place}.routing.{part}" for part in ("mixture", "widths")]
             mixture, widths = (results.weight(variant, name) for name in names)
             curves = {"learned": networks.kernel(distances, mixture, widths)}
@@ -234,11 +234,11 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
                 axis.plot(distances, values, marker="", **{"linestyle": "-", **looks[name]})[0].set_label(labels[name])
                 frame = pd.DataFrame(values).assign(distance=distances)
                 frame = frame.melt("distance", var_name="type", value_name="K")
-                frames.append(frame.assign(dataset=dataset, variant=variant, layer=layer, kernel=name))
+                frames.append(frame.assign(variant=variant, layer=layer, kernel=name))
             axis.set(xlabel="distance of vote and pose", ylabel="kernel K", ylim=(-0.03, 1.03))
-            axis.set_title(f"{DATASETS[dataset]}: {layer}", fontsize=8)
+            axis.set_title(f"{DATASETS[dataset]}: {CAPSULE_LAYERS[layer]}", fontsize=8)
     legend_below(drawing, axes.flat, list(labels.values()))
-    return drawing, pd.concat(frames)[["dataset", "variant", "layer", "kernel", "type", "distance", "K"]]
+    return drawing, pd.concat(frames)[["variant", "layer", "kernel", "type", "distance", "K"]]
 
 
 def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -254,14 +254,14 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
     axes = bottom.subplots(n, len(CAPSULE_LAYERS), sharey=True, squeeze=False)
     levels = np.linspace(0, 1, 101)
     for row, (dataset, by) in zip(axes, probed.items(), strict=True):
-        for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS.values(), strict=True)):
-            for routing, variant in by.items():
+        for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS, strict=True)):
+            for start, (routing, variant) in enumerate(by.items()):
                 shares = np.quantile(results.probe(variant, "routing")[f"effective-{place}"], levels)
-                axis.plot(shares, levels, label=ROUTINGS[routing], markevery=20, **_style(routing))
+                axis.plot(shares, levels, label=ROUTINGS[routing], markevery=(6 * start, 20), **_style(routing))
                 frame = pd.DataFrame({"level": levels, "value": shares}).assign(quantity="effective share")
                 frames.append(frame.assign(layer=layer, dataset=dataset, variant=variant))
             axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="effective share of the inputs")
-            axis.set_title(f"{DATASETS[dataset]}: {layer}", fontsize=8)
+            axis.set_title(f"{DATASETS[dataset]}: {CAPSULE_LAYERS[layer]}", fontsize=8)
         row[0].set_ylabel("output capsules\nat or below")
     legend_below(bottom, axes.flat, list(ROUTINGS.values()))
     columns = ["dataset", "variant", "quantity", "layer", "image", "row", "column", "level", "value"]
@@ -478,13 +478,14 @@ def _draw_weights(
     frames = []
     for row, (routing, probe) in zip(axes[1:], probes.items(), strict=True):
         shares = class_shares(probe["coupling"][shown], labels[shown], routing)
+        even = 1 / probe["coupling"].shape[-1] if routing == "em" else 1 / shares[0].size
+        highest = 100 * max(float(shares.max()), 2 * even)
         for axis, image, share in zip(row, shown, shares, strict=True):
-            labelled_map(axis, 100 * share, 100 * float(shares.max()))
+            labelled_map(axis, 100 * share, highest)
             rows, columns = (each.ravel() for each in np.indices(share.shape))
             frame = pd.DataFrame({"row": rows, "column": columns, "value": share.ravel()}).assign(image=int(image))
-            frame = frame.assign(quantity="share of the right class", layer=CAPSULE_LAYERS["class"])
+            frame = frame.assign(quantity="share of the right class", layer="class")
             frames.append(frame.assign(dataset=dataset, variant=by[routing]))
-        even = 1 / probe["coupling"].shape[-1] if routing == "em" else 1 / shares[0].size
         row[0].set_ylabel(f"{ROUTINGS[routing].split()[0]}\n(even: {100 * even:.0f})", fontsize=8)
     drawing.suptitle(f"{DATASETS[dataset]}: input of the right class, %", x=0.01, ha="left", fontsize=10)
     return pd.concat(frames)

@@ -31,6 +31,12 @@ class Options(Section):
     loss: Literal["bce", "squared"] = "bce"
     """Reading. Of the autoencoder, summed over pixels: cross-entropy, as a sigmoid per pixel suggests, or squared
     error; the paper names none."""
+    code_length: float | None = Field(0.25, gt=0)
+    """Reading. Mean length of the input capsules before they are squashed: the code is scaled to it once the autoencoder
+    has learned, and back on the way out. null: as the autoencoder leaves it. The paper names no scale, but much
+    depends on it: at mean lengths of 0.5 and 1, W made all capsules be on for every image alike, and since U's rule
+    compares z / (1 + z^2), which a length shares with its inverse, U is drawn to the smaller and runs away beyond
+    1."""
     autoencoder: float = Field(0.5, ge=0, le=1)
     """Part of the training steps in which the autoencoder learns."""
     encoder: float = Field(0.25, ge=0, le=1)
@@ -38,18 +44,20 @@ class Options(Section):
     (`training.log_every`)."""
     initial: float = Field(0.1, gt=0)
     """Reading. Standard deviation of W and U at the start. The paper's N(0, 0.01), the number taken as the variance."""
-    encoder_rate: float = Field(1.0, gt=0)
-    """Reading. Step size of W, lambda of algorithm 1, at the start of its phase."""
-    decoder_rate: float = Field(1.0, gt=0)
-    """Reading. Step size of U at the start of its phase."""
+    encoder_rate: float = Field(10.0, gt=0)
+    """Reading. Step size of W at the start of its phase, for each input capsule: lambda of algorithm 1 is this times
+    their number, because couplings are about one divided by it."""
+    decoder_rate: float = Field(0.15, gt=0)
+    """Reading. Step size of U at the start of its phase, for each output capsule."""
     rate_end: float = Field(0.1, gt=0, le=1)
     """Reading. What is left of either step size at the end of its phase; it shrinks exponentially."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Reading. Momentum of W and U."""
-    encoder_decay: float = Field(1e-4, ge=0)
-    """Reading. Strength of the L2 regularisation of W: its part of the gradient is this times W."""
-    decoder_decay: float = Field(1e-4, ge=0)
-    """Reading. Strength of the L2 regularisation of U."""
+    encoder_decay: float = Field(3e-4, ge=0, lt=1)
+    """Reading. L2 regularisation of W: the part of it that a step takes off, before momentum and while the step size is
+    that of the start."""
+    decoder_decay: float = Field(3e-4, ge=0, lt=1)
+    """Reading. L2 regularisation of U, likewise."""
     restricted: Literal["mean_direction", "nearest"] = "mean_direction"
     """Reading. Which half of the sphere samples of the restricted domain are in: the half around the mean of a
     capsule's outputs in training, or, of a sample and its opposite, the one nearer to any of the last such outputs. The

@@ -35,8 +35,8 @@ class Options(Section):
     lambda_init: tuple[float, float] = (12.0, 1.0)
     """Reading (similarity). Initial lambda_1 and lambda_2, from the author's last version."""
     class_scale: float = 0.0
-    """Reading (similarity). Initial theta_1 of the class layer, by which agreement, a number from 0 to 1, becomes a score;
-    0 with a spread of 0.1 is the author's, under which scores are nearly the same for all classes for long."""
+    """Reading (similarity). Initial theta_1 of the class layer, by which agreement, a number from 0 to 1, becomes a
+    score; the author's 0, with a spread of 0.1, gives all classes nearly the same score for long."""
     compatibility_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (32, 32), (64, 64))
     """Connectionist: hidden layers of the compatibility network of each capsule layer (table 2)."""
     activation_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (64, 64), (124, 124))

@@ -1,0 +1,71 @@
+"""Trains a family on the stand-in digits, whole and cut at some step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recaps.datasets.preparation import prepare
+from recaps.training import checkpoint
+from recaps.training.run import Interrupted, train
+
+
+def digits(folder: Path, n: int) -> Path:
+    """So many images of 28x28."""
+    return prepare("mnist", "train", folder, folder, stand_in=True, options={"limit": n})
+
+
+def run(settings: dict[str, Any], dataset: Path, folder: Path, seed: int = 0) -> Path:
+    """Train, or go on training, in `folder`."""
+    identity = {"paper": "a", "variant": "b", "scale": "test"}
+    out, checkpoints = folder / "run", folder / "checkpoints"
+    train(
+        settings,
+        identity=identity,
+        seed=seed,
+        dataset=dataset,
+        out=out,
+        checkpoints=checkpoints,
+        device="cpu",
+        threads=1,
+    )
+    return out
+
+
+def run_cut(
+    settings: dict[str, Any], dataset: Path, folder: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """As `run`, asked to stop behind each of some steps and started again."""
+    touch, done = checkpoint.Lease.touch, 0
+
+    def count(lease: checkpoint.Lease) -> None:
+        nonlocal done
+        done += 1
+        if done in steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+        touch(lease)
+
+    monkeypatch.setattr(checkpoint.Lease, "touch", count)
+    for step in steps:
+        with pytest.raises(Interrupted, match=f"stopped at step {step} of"):
+            run(settings, dataset, folder)
+    return run(settings, dataset, folder)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two runs ended with the same weights and history, bit for bit (times aside)."""
+    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
+    rows = [np.genfromtxt(folder / "history.csv", delimiter=",", names=True) for folder in (one, other)]
+    columns = [name for name in rows[0].dtype.names if name not in ("seconds", "images_per_second")]
+    return (
+        a.keys() == b.keys()
+        and all(torch.equal(a[name], b[name]) for name in a)
+        and all(np.array_equal(rows[0][name], rows[1][name], equal_nan=True) for name in columns)
+    )
