@@ -32,7 +32,7 @@ class Options(Section):
     """Reading. Of the autoencoder, summed over pixels: cross-entropy, as a sigmoid per pixel suggests, or squared
     error; the paper names none."""
     code_length: float | None = Field(0.25, gt=0)
-    """Reading. Mean length of the input capsules before they are squashed: the code is scaled to it once the autoencoder
+    """Reading. Mean length of input capsules before they are squashed: the code is scaled to it once the autoencoder
     has learned, and back on the way out. null: as the autoencoder leaves it. The paper names no scale, but much
     depends on it: at mean lengths of 0.5 and 1, W made all capsules be on for every image alike, and since U's rule
     compares z / (1 + z^2), which a length shares with its inverse, U is drawn to the smaller and runs away beyond
