@@ -32,18 +32,18 @@ class Options(Section):
     """Reading. Of the autoencoder, summed over pixels: cross-entropy, as a sigmoid per pixel suggests, or squared
     error; the paper names none."""
     code_length: float | None = Field(0.25, gt=0)
-    """Reading. Mean length of input capsules before they are squashed: the code is scaled to it once the autoencoder
-    has learned, and back on the way out. null: as the autoencoder leaves it. The paper names no scale, but much
-    depends on it: at mean lengths of 0.5 and 1, W made all capsules be on for every image alike, and since U's rule
-    compares z / (1 + z^2), which a length shares with its inverse, U is drawn to the smaller and runs away beyond
-    1."""
+    """Reading. Mean length of input capsules before they are squashed: the code is scaled to it when the autoencoder
+    has learned, and back on the way out. null: as the autoencoder leaves it. The paper names no scale, but much depends
+    on it: in trials at 0.5 and 1, W made all capsules be on alike for every image; and U, whose rule compares
+    z / (1 + z^2), which a length shares with its inverse, is drawn to the smaller of the two and runs away beyond 1."""
     autoencoder: float = Field(0.5, ge=0, le=1)
     """Part of the training steps in which the autoencoder learns."""
     encoder: float = Field(0.25, ge=0, le=1)
-    """Part of the steps after these in which W learns; U learns in the rest. Phases end at whole rows of the history
-    (`training.log_every`)."""
-    initial: float = Field(0.1, gt=0)
-    """Reading. Standard deviation of W and U at the start. The paper's N(0, 0.01), the number taken as the variance."""
+    """Part of the training steps, after those, in which W learns; U learns in the rest. Phases end where rows of the
+    history do, at multiples of `training.log_every`."""
+    initial: float = Field(0.01, gt=0)
+    """Reading. Standard deviation of W and U at the start, where the paper says N(0, 0.01). With 0.1, the number taken
+    as the variance, the noise of the start stays visible in samples."""
     encoder_rate: float = Field(10.0, gt=0)
     """Reading. Step size of W at the start of its phase, for each input capsule: lambda of algorithm 1 is this times
     their number, because couplings are about one divided by it."""
