@@ -89,13 +89,18 @@ class RBM(Model):
 
     def samples(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """`samples` [n, C, H, W]: probabilities of the pixels at the end of Gibbs chains that start from fair coins."""
-        generator = self.noise.generator(self.weight.device, "samples")
+        weight, bias_hidden, bias_visible = (
+            each.float() for each in (self.weight, self.bias_hidden, self.bias_visible)
+        )
+        generator = self.noise.generator(weight.device, "samples")
         drawn = lambda probabilities: torch.bernoulli(probabilities, generator=generator)  # noqa: E731
-        visible = drawn(torch.full_like(self.weight[:1], 0.5).expand(self.options.samples, -1))
-        for _ in range(self.options.gibbs_steps):
-            probabilities = self.visible(drawn(self.hidden(visible)))
-            visible = drawn(probabilities)
-        return {"samples": probabilities.float().unflatten(1, self.image_shape)}
+        visible = drawn(torch.full((self.options.samples, weight.shape[1]), 0.5, device=weight.device))
+        with torch.autocast(weight.device.type, enabled=False):
+            for _ in range(self.options.gibbs_steps):
+                hidden = drawn((visible @ weight.t() + bias_hidden).sigmoid())
+                probabilities = (hidden @ weight + bias_visible).sigmoid()
+                visible = drawn(probabilities)
+        return {"samples": probabilities.unflatten(1, self.image_shape)}
 
     def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """`images` and their mean-field reconstructions (`chain`), both [B, C, H, W]."""
