@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -101,7 +104,7 @@ def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int, c
     penalties = (random(3, seed=3).abs() + 0.1, random(3, seed=4).abs())
     kernel = (random(4, seed=5), random(4, 3, seed=6) + 3)
     theta = (random(3, seed=7), random(3, seed=8), random(3, seed=9))
-    leaves = (poses, weight, logits)
+    leaves = (poses, weight, logits, *penalties, *kernel, *theta)
     fast = similarity_routing(
         poses, logits.sigmoid(), weight, fields,
         penalties=penalties, kernel=kernel, activation=theta, iterations=iterations, compiled=compiled,
@@ -241,3 +244,18 @@ def test_learned_routings_are_finite_for_extreme_votes(
     gradients = torch.autograd.grad(out.poses.sum() + out.activations.sum(), (poses, activations, weight))
     for tensor in (out.poses, out.activations, *gradients):
         assert torch.isfinite(tensor).all()
+
+
+def test_compiled_routing_keeps_the_number_of_threads() -> None:
+    """In a process of its own: Numba starts its threads once."""
+    program = """
+import torch
+from recaps.nn.fields import everything
+from recaps.nn.routing.em import EMRouting
+torch.set_num_threads(1)
+EMRouting(3, [0.1])(torch.rand(2, 5, 16), torch.rand(2, 5), torch.rand(5, 3, 4, 4), everything(5))
+print(torch.get_num_threads())
+"""
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split() == ["1"]

@@ -10,6 +10,7 @@ arrays' precision, which is why constants are written as `real(2)`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar, cast
 
 import numba
@@ -27,7 +28,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def count_threads() -> int:
     """In how many parts a batch is done: as many as PyTorch has threads."""
-    return torch.get_num_threads()
+    threads = torch.get_num_threads()
+    _launch()
+    torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    return threads
+
+
+@cache
+def _launch() -> None:
+    """Start Numba's threads, which sets OpenMP's number, and PyTorch's with it, to that of all cores."""
+    numba.np.ufunc.parallel._launch_threads()
 
 
 def compiled(function: Function) -> Function:
