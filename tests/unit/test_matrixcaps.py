@@ -112,6 +112,12 @@ def test_nothing_of_a_network_stays_behind_when_it_moves() -> None:
         assert layer.fields.children.is_meta
 
 
+@pytest.mark.parametrize("side", [24, 32])
+def test_images_of_another_size_are_refused(side: int) -> None:
+    with pytest.raises(ValueError, match="input capsules, but the layer was built for 1152"):
+        model(coordinates=False)(torch.zeros(1, 1, side, side))
+
+
 def test_spread_loss_counts_every_class_that_comes_too_close() -> None:
     activations = torch.tensor([[0.9, 0.2, 0.8], [0.1, 0.5, 0.3]])
     losses = spread_loss(activations, torch.tensor([0, 1]), margin=0.5)

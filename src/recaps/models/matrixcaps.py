@@ -137,6 +137,8 @@ class CapsuleLayer(nn.Module):
         return Fields(self.seen, self.inputs, self.height, self.width)
 
     def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
+        if poses.shape[1] != self.inputs:  # compiled routings would read outside the array
+            raise ValueError(f"{poses.shape[1]} input capsules, but the layer was built for {self.inputs}")
         consensus: Consensus = self.routing(
             self.transform.placed(poses), activations, self.transform.normalised(), self.fields
         )
