@@ -2,34 +2,89 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import reference
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recaps.nn.fields import Fields, convolutional, everything
-from recaps.nn.routing import fused_connectionist
+from recaps.nn.routing import connectionist, em, fused_connectionist, fused_em, fused_similarity, similarity
 from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
-from recaps.nn.routing.em import em_routing, softmax_over_parents, temperature_schedule
+from recaps.nn.routing.em import EMRouting, softmax_over_parents
 from recaps.nn.routing.fused_connectionist import fused_lstm_routing
-from recaps.nn.routing.fused_em import fused_em_routing
-from recaps.nn.routing.matrix import matrix_votes
+from recaps.nn.routing.matrix import LANES, matrix_votes
 from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
 pytestmark = pytest.mark.unit
+
+
+#: The compiled version of each routing.
+ROUTINGS = {
+    "em": (fused_em, "fused_em_routing"),
+    "similarity": (fused_similarity, "fused_clusters"),
+    "connectionist": (fused_connectionist, "fused_lstm_routing"),
+}
+#: Fields that overlap, that do not, a single one, and such that some capsules are in none.
+FIELDS = [
+    convolutional(3, 4, 2, kernel=2, stride=1),
+    convolutional(4, 4, 1, kernel=2, stride=2),
+    everything(5),
+    convolutional(5, 3, 1, kernel=2, stride=2),
+]
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-FIELDS = [convolutional(3, 4, 2, kernel=2, stride=1), convolutional(4, 4, 1, kernel=2, stride=2), everything(5)]
+def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:
+    """A small routing whose parameters are all different."""
+    torch.manual_seed(0)
+    if name == "em":
+        made: nn.Module = EMRouting(outputs, [0.1, 0.2, 0.3])
+    elif name == "similarity":
+        made = SimilarityRouting(outputs, 4, 1.5, (1.0, 0.5), scale=1.0, logits=logits)
+    else:
+        made = ConnectionistRouting((8,), (6,), units=5, logits=logits)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return made.double()
+
+
+def inputs(fields: Fields, outputs: int, batch: int = 2) -> list[Tensor]:
+    """Poses, activations and transformations of about the sizes that a network has."""
+    weight = random(fields.children.shape[1], outputs, 4, 4, seed=1).detach() / 4
+    activations = random(batch, fields.inputs, seed=2).detach().sigmoid()
+    return [random(batch, fields.inputs, 16), activations.requires_grad_(), weight.requires_grad_()]
+
+
+def results(route: nn.Module, given: list[Tensor], fields: Fields) -> list[Tensor]:
+    """What a routing returns, and the gradients of everything that goes in, parameters among them."""
+    out = route(*given, fields)
+    directions = [random(*each.shape, seed=k).to(each.dtype).detach() for k, each in enumerate(out[:2])]
+    total = sum((each * direction).sum() for each, direction in zip(out[:2], directions, strict=True))
+    return [*out, *torch.autograd.grad(total, [*given, *route.parameters()], materialize_grads=True)]
+
+
+def switch_off(patch: pytest.MonkeyPatch) -> None:
+    """Tensor operations throughout."""
+    for module in (em, similarity, connectionist):
+        patch.setattr(module, "fits", lambda poses, weight: False)
+
+
+def plain_results(route: nn.Module, given: list[Tensor], fields: Fields) -> list[Tensor]:
+    with pytest.MonkeyPatch.context() as patch:
+        switch_off(patch)
+        return results(route, given, fields)
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def _both_versions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "plain":
+        switch_off(monkeypatch)
 
 
 def test_fields_are_windows_in_the_order_row_column_type() -> None:
@@ -48,24 +103,26 @@ def test_votes_match_the_loops(fields: Fields) -> None:
     torch.testing.assert_close(matrix_votes(poses, weight, fields), expected)
 
 
+@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 2, 3])
-@pytest.mark.parametrize("route", [em_routing, fused_em_routing])
-def test_em_routing_matches_the_loops(route: Any, fields: Fields, iterations: int) -> None:
+def test_em_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
-    logits, beta_u, beta_a = random(2, fields.inputs, seed=2), random(3, seed=3), random(3, seed=4)
-    inputs = (poses, logits, weight, beta_u, beta_a)
+    logits = random(2, fields.inputs, seed=2)
     schedule = [0.1, 0.2, 0.3][:iterations]
-    fast = route(poses, logits.sigmoid(), weight, fields, beta_u, beta_a, schedule)
+    route = routing("em", 3)
+    route.temperatures = tuple(schedule)
+    leaves = (poses, logits, weight, route.beta_u, route.beta_a)
+    fast = route(poses, logits.sigmoid(), weight, fields)
     votes = reference.matrix_votes(poses, weight, children)
-    means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, beta_u, beta_a, schedule)
+    means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, *leaves[3:], schedule)
     torch.testing.assert_close(fast.poses, means)
     torch.testing.assert_close(fast.activations, activations)
     torch.testing.assert_close(fast.coupling, coupling.detach())
     directions = random(*means.shape, seed=5).detach(), random(*activations.shape, seed=6).detach()
-    ours = torch.autograd.grad((fast.poses * directions[0]).sum() + (fast.activations * directions[1]).sum(), inputs)
-    theirs = torch.autograd.grad((means * directions[0]).sum() + (activations * directions[1]).sum(), inputs)
+    ours = torch.autograd.grad((fast.poses * directions[0]).sum() + (fast.activations * directions[1]).sum(), leaves)
+    theirs = torch.autograd.grad((means * directions[0]).sum() + (activations * directions[1]).sum(), leaves)
     for mine, slow in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-8)
 
@@ -76,28 +133,13 @@ def test_every_input_capsule_spreads_one_unit_over_all_its_parents(fields: Field
     shares = softmax_over_parents(logits, fields)
     sums = torch.zeros(2, fields.inputs, dtype=torch.float64)
     sums.index_add_(1, fields.children.flatten(), shares.sum(3).flatten(1))
-    torch.testing.assert_close(sums, torch.ones_like(sums))
+    torch.testing.assert_close(sums, (fields.parents() > 0).to(sums.dtype).expand_as(sums))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
-@pytest.mark.parametrize("route", [em_routing, fused_em_routing])
-def test_em_routing_is_finite_for_extreme_votes(route: Any, dtype: torch.dtype, size: float) -> None:
-    fields = convolutional(4, 4, 2, kernel=3, stride=1)
-    poses = (size * random(2, fields.inputs, 16).detach()).to(dtype).requires_grad_()
-    activations = torch.rand(2, fields.inputs).round().requires_grad_()
-    weight = random(18, 3, 4, 4, seed=1).detach().float().requires_grad_()
-    out = route(poses, activations, weight, fields, torch.zeros(3), torch.zeros(3), temperature_schedule(3))
-    (out.poses.sum() + out.activations.sum()).backward()
-    for tensor in (out.poses, out.activations, poses.grad, weight.grad, activations.grad):
-        assert tensor is not None
-        assert torch.isfinite(tensor).all()
-
-
+@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int, compiled: bool) -> None:
+def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits = random(2, fields.inputs, seed=2)
@@ -107,7 +149,7 @@ def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int, c
     leaves = (poses, weight, logits, *penalties, *kernel, *theta)
     fast = similarity_routing(
         poses, logits.sigmoid(), weight, fields,
-        penalties=penalties, kernel=kernel, activation=theta, iterations=iterations, compiled=compiled,
+        penalties=penalties, kernel=kernel, activation=theta, iterations=iterations,
     )  # fmt: skip
     votes = reference.matrix_votes(poses, weight, children)
     means, activations = reference.similarity_routing(
@@ -161,29 +203,25 @@ def test_the_limits_of_the_penalties() -> None:
     torch.testing.assert_close(proportional[:, 0], activations[:, 0] / activations.sum(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(fused_connectionist, "fused_lstm_routing", lstm_routing)
+@pytest.mark.usefixtures("_both_versions")
+def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair() -> None:
     torch.manual_seed(0)
     fields = convolutional(3, 3, 2, kernel=2, stride=1)
-    routing = ConnectionistRouting((8,), (6,), units=5).double()
+    route = ConnectionistRouting((8,), (6,), units=5).double()
     cell = torch.nn.LSTMCell(34, 5).double()
     with torch.no_grad():
-        blocks = (routing.from_pose, routing.from_input, routing.from_vote, routing.from_compatibility)
+        blocks = (route.from_pose, route.from_input, route.from_vote, route.from_compatibility)
         order = [0, 2, 1, 3]  # PyTorch's gates are i, f, g, o, ours i, g, f, o
         reorder = lambda matrix: torch.cat([matrix.chunk(4)[k] for k in order])  # noqa: E731
         cell.weight_ih.copy_(reorder(torch.cat([block.weight for block in blocks], 1)))
-        cell.weight_hh.copy_(reorder(routing.from_hidden.weight))
-        bias = reorder(routing.from_pose.bias)
+        cell.weight_hh.copy_(reorder(route.from_hidden.weight))
+        bias = reorder(route.from_pose.bias)
         bias[5:10] += 1
         cell.bias_ih.copy_(bias)
         cell.bias_hh.zero_()
     poses, weight = random(2, fields.inputs, 16), random(8, 3, 4, 4, seed=1)
     activations = random(2, fields.inputs, seed=2).sigmoid()
-    fast = routing(poses, activations, weight, fields)
+    fast = route(poses, activations, weight, fields)
     votes = reference.matrix_votes(poses, weight, fields.children.tolist())
     for b in range(2):
         for p in range(4):
@@ -193,10 +231,10 @@ def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(
                 for _ in range(3):
                     read = torch.cat([mu.expand(8, -1), a[:, None], v, c[:, None]], 1)
                     state = cell(read, state)
-                    c = routing.compatibility(state[0])[:, 0].softmax(0)
+                    c = route.compatibility(state[0])[:, 0].softmax(0)
                     mu = c @ v
                 assert state is not None
-                out = routing.activation(c @ state[1]).sigmoid()[0]
+                out = route.activation(c @ state[1]).sigmoid()[0]
                 torch.testing.assert_close(fast.poses[b, p, j], mu)
                 torch.testing.assert_close(fast.activations[b, p, j], out)
 
@@ -228,34 +266,126 @@ def test_compiled_connectionist_routing_has_the_gradients_of_the_plain_one(
         torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
-@pytest.mark.parametrize(
-    "routing", [SimilarityRouting(3, 4, 1.0, (12.0, 1.0)), ConnectionistRouting((8,), (6,), units=5)]
-)
-def test_learned_routings_are_finite_for_extreme_votes(
-    routing: torch.nn.Module, dtype: torch.dtype, size: float
-) -> None:
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_routings_are_finite_for_extreme_votes(name: str, dtype: torch.dtype, size: float) -> None:
     fields = convolutional(4, 4, 2, kernel=3, stride=1)
     poses = (size * random(2, fields.inputs, 16).detach()).to(dtype).requires_grad_()
-    activations = torch.rand(2, fields.inputs).round().requires_grad_()
+    activations = (random(2, fields.inputs, seed=2).detach() > 0).float().requires_grad_()
     weight = random(18, 3, 4, 4, seed=1).detach().float().requires_grad_()
-    out = routing(poses, activations, weight, fields)
-    gradients = torch.autograd.grad(out.poses.sum() + out.activations.sum(), (poses, activations, weight))
-    for tensor in (out.poses, out.activations, *gradients):
+    for tensor in results(routing(name, 3).float(), [poses, activations, weight], fields):
         assert torch.isfinite(tensor).all()
 
 
-def test_compiled_routing_keeps_the_number_of_threads() -> None:
-    """In a process of its own: Numba starts its threads once."""
-    program = """
-import torch
-from recaps.nn.fields import everything
-from recaps.nn.routing.em import EMRouting
-torch.set_num_threads(1)
-EMRouting(3, [0.1])(torch.rand(2, 5, 16), torch.rand(2, 5), torch.rand(5, 3, 4, 4), everything(5))
-print(torch.get_num_threads())
-"""
-    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.split() == ["1"]
+@pytest.mark.parametrize("name", ["similarity", "connectionist"])
+def test_logits_are_activations_before_the_sigmoid(name: str) -> None:
+    """Those of similarity routing are without what presence, the mean of log a under the compatibilities, adds."""
+    given, fields = inputs(FIELDS[0], 3), FIELDS[0]
+    route, class_layer = routing(name, 3), routing(name, 3, logits=True)
+    found, logits = route(*given, fields), class_layer(*given, fields)
+    torch.testing.assert_close(logits.poses, found.poses)
+    added = torch.zeros(3)
+    if name == "similarity":
+        seen = (given[1] + 1e-6).log()[:, fields.children]
+        added = route.theta3.abs() * (found.coupling * seen[..., None]).sum(2)
+        assert (added < 0).all()
+    torch.testing.assert_close((logits.activations + added).sigmoid(), found.activations)
+
+
+# Compiled versions against plain ones
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("outputs", [1, LANES, LANES + 1])
+def test_the_compiled_version_runs_for_up_to_16_types_of_output_capsules(
+    name: str, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, route = inputs(FIELDS[0], outputs), routing(name, outputs)
+    module, function = ROUTINGS[name]
+    compiled, calls = getattr(module, function), []
+
+    def recorded(*arguments: object) -> object:
+        calls.append(arguments)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(module, function, recorded)
+    expected = plain_results(route, given, FIELDS[0])
+    assert not calls
+    found = results(route, given, FIELDS[0])
+    assert len(calls) == (outputs <= LANES)
+    for mine, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("batch", [0, 1])
+def test_no_image_and_a_single_one(name: str, batch: int) -> None:
+    given, route = inputs(FIELDS[3], 3, batch), routing(name, 3)
+    for mine, plain in zip(results(route, given, FIELDS[3]), plain_results(route, given, FIELDS[3]), strict=True):
+        assert mine.shape == plain.shape
+        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("outputs", [1, LANES])
+def test_single_precision_is_as_exact_as_that_of_tensor_operations(name: str, outputs: int) -> None:
+    """Of the order of 1e-6 of the largest number, and 1e-4 where summands cancel, as in the gradient of beta_u."""
+    fields = convolutional(6, 6, 4, kernel=3, stride=1)
+    given, route = inputs(fields, outputs), routing(name, outputs)
+    exact = plain_results(route, given, fields)
+    single = [each.detach().float().requires_grad_() for each in given]
+    found = results(route.float(), single, fields)
+    for mine, plain, expected in zip(found, plain_results(route, single, fields), exact, strict=True):
+        assert mine.dtype == torch.float32
+        size, error, usual = (
+            float(each.detach().abs().max()) for each in (expected, mine - expected, plain - expected)
+        )
+        assert error <= 4 * usual + 1e-5 * size + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [(name, which) for name in ROUTINGS for which in (0, 1, 2) if (name, which) != ("similarity", 1)]
+)
+def test_a_change_in_place_before_the_gradient_is_an_error(name: str, which: int) -> None:
+    """Of poses, activations or transformations. The logarithm of activations is taken before similarity routing."""
+    given = [each.detach().clone() for each in inputs(FIELDS[0], 3)]
+    given[which].requires_grad_()
+    changed = given[which] = given[which].clone()
+    out = routing(name, 3)(*given, FIELDS[0])
+    with torch.no_grad():
+        changed.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.poses.sum().backward()
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_is_no_number_comes_through(name: str, which: int) -> None:
+    """A pose's or an activation's NaN, to whatever it reaches with tensor operations and to nothing else."""
+    fields = convolutional(3, 5, 1, kernel=3, stride=1)
+    given, route = inputs(fields, 3), routing(name, 3)
+    with torch.no_grad():
+        given[which][0, 0] = float("nan")
+    found, expected = results(route, given, fields), plain_results(route, given, fields)
+    assert found[0][0].isnan().any()
+    assert not found[0][1].isnan().any()
+    for mine, plain in zip(found, expected, strict=True):
+        assert torch.equal(mine.isnan(), plain.isnan())
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_all(name: str) -> None:
+    """Five images, which no number of threads divides but one."""
+    given, route, before, found = inputs(FIELDS[0], 3, batch=5), routing(name, 3), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(results(route, given, FIELDS[0]))
+    finally:
+        torch.set_num_threads(before)
+    for poses, activations, coupling, *gradients in found[1:]:
+        assert torch.equal(poses, found[0][0])
+        assert torch.equal(coupling, found[0][2])
+        torch.testing.assert_close([activations, *gradients], [found[0][1], *found[0][3:]], rtol=1e-10, atol=1e-12)

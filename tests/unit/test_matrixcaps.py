@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from recaps.config.models.matrixcaps import Options
 from recaps.config.training import Training
 from recaps.models import build
 from recaps.models.matrixcaps import MatrixCaps, effective_share, spread_margin
+from recaps.nn.fields import everything
 from recaps.nn.losses import spread_loss
-from recaps.nn.routing.em import EMRouting, em_routing
+from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
+from recaps.nn.routing import connectionist, em, similarity
 from recaps.nn.routing.matrix import matrix_votes
 
 pytestmark = pytest.mark.unit
@@ -25,6 +28,78 @@ def model(shape: tuple[int, int, int] = (1, 28, 28), classes: int = 10, **option
     built = build(Options(**options), shape, classes)
     assert isinstance(built, MatrixCaps)
     return built
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """From 0 to 1."""
+    return torch.rand(*shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+# Layers
+
+
+def test_primary_capsules_are_those_of_the_loop_over_rows_columns_and_types() -> None:
+    torch.manual_seed(0)
+    layer = PrimaryMatrixCapsules(5, 3).double()
+    features = random(2, 5, 2, 4, dtype=torch.float64) - 0.5
+    poses, activations = layer(features)
+    place = 0
+    for row in range(2):
+        for column in range(4):
+            for kind in range(3):
+                own = slice(16 * kind, 16 * kind + 16)
+                for image in range(2):
+                    seen = features[image, :, row, column]
+                    pose = (layer.pose.weight[own, :, 0, 0] @ seen + layer.pose.bias[own]).relu()
+                    torch.testing.assert_close(poses[image, place], pose / (pose.square().sum().sqrt() + 1e-7))
+                    logit = layer.activation.weight[kind, :, 0, 0] @ seen + layer.activation.bias[kind]
+                    torch.testing.assert_close(activations[image, place], torch.sigmoid(logit))
+                place += 1
+    assert poses.shape == (2, place, 16)
+    torch.testing.assert_close(poses.norm(dim=2), torch.ones(2, place, dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_a_primary_pose_of_zeros_stays_one_and_has_a_gradient() -> None:
+    layer = PrimaryMatrixCapsules(5, 3)
+    with torch.no_grad():
+        layer.pose.weight.zero_()
+        layer.pose.bias.zero_()
+    poses, _ = layer(random(2, 5, 2, 4))
+    poses.sum().backward()
+    assert not poses.any()
+    assert layer.pose.weight.grad.isfinite().all()
+
+
+def test_transformations_are_divided_by_their_norms() -> None:
+    """Equation 1, but for constants that keep a matrix of zeros from a division by zero."""
+    torch.manual_seed(0)
+    layer = Transformations(everything(4), 3, None).double()
+    with torch.no_grad():
+        layer.weight[1, 1] *= 1e-3
+        layer.weight[2, 0] = 0
+        made = layer.normalised()
+    for slot, row in enumerate(layer.weight.detach()):
+        for kind, matrix in enumerate(row):
+            squares = sum(float(entry) ** 2 for entry in matrix.flatten())
+            torch.testing.assert_close(made[slot, kind], matrix / ((squares + 1e-5) ** 0.5 + 1e-6))
+            if squares > 1:
+                torch.testing.assert_close(made[slot, kind], matrix / squares**0.5, rtol=1e-5, atol=0)
+    assert not made[2, 0].any()
+
+
+def test_places_are_counted_row_by_row_and_shared_by_all_types() -> None:
+    expected = torch.zeros(2 * 3 * 4, 16)
+    for row in range(2):
+        for column in range(3):
+            for kind in range(4):
+                expected[(row * 3 + column) * 4 + kind, :2] = torch.tensor([(row + 0.5) / 2, (column + 0.5) / 3])
+    torch.testing.assert_close(places(2, 3, 4), expected)
+    poses = random(2, 24, 16)
+    layer = Transformations(everything(24), 3, places(2, 3, 4))
+    torch.testing.assert_close(layer.placed(poses), poses + expected)
+
+
+# The network
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -63,31 +138,42 @@ def test_every_routing_learns(routing: str, options: dict[str, Any]) -> None:
     assert net.latents(images)["capsules"].shape == (8, 4, 16)
 
 
-def test_the_compiled_routing_is_the_one_that_trains() -> None:
-    """The same gradient by way of the compiled routine and of automatic differentiation."""
-    net = model((1, 20, 20), 4, conv_channels=8, types=(2, 4, 4)).double()
-    images = torch.rand(2, 1, 20, 20, dtype=torch.float64)
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_network_has_the_same_gradient_compiled_and_in_tensor_operations(
+    routing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = model((1, 20, 20), 4, routing=routing, conv_channels=8, types=(2, 4, 4), lstm_units=4).double()
+    images = random(2, 1, 20, 20, dtype=torch.float64)
     gradients = []
-    for forward in (EMRouting.forward, _eager):
+    for compiled in (True, False):
+        if not compiled:
+            for module in (em, similarity, connectionist):
+                monkeypatch.setattr(module, "fits", lambda poses, weight: False)
         net.zero_grad()
-        for layer in net.layers:
-            layer.routing.forward = forward.__get__(layer.routing)
         net.class_scores(images).square().sum().backward()
         gradients.append({name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys()
+    assert gradients[0].keys() == gradients[1].keys() == dict(net.named_parameters()).keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-5, atol=1e-9)
 
 
-def _eager(routing: EMRouting, poses: Any, activations: Any, weight: Any, fields: Any) -> Any:
-    return em_routing(poses, activations, weight, fields, routing.beta_u, routing.beta_a, routing.temperatures)
+@pytest.mark.parametrize("routing", ["similarity", "connectionist"])
+@pytest.mark.parametrize("loss", ["spread", "cross_entropy"])
+def test_logits_are_given_by_the_class_layer_for_a_softmax_alone(routing: str, loss: str) -> None:
+    layers = model(routing=routing, loss=loss).layers
+    assert [layer.routing.logits for layer in layers] == [False, False, loss == "cross_entropy"]
+
+
+def test_em_routing_is_refused_with_a_softmax_loss() -> None:
+    with pytest.raises(ValueError, match="loss: EM routing gives probabilities, not logits for a softmax; use spread"):
+        Options(routing="em", loss="cross_entropy")
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_probe_tells_how_capsules_are_assigned(routing: str) -> None:
     net = model((1, 28, 28), 5, routing=routing, conv_channels=8, types=(2, 4, 3)).eval()
     with torch.inference_mode():
-        found = net.probes()["routing"](torch.rand(2, 1, 28, 28), torch.tensor([1, 2]))
+        found = net.probes()["routing"](random(2, 1, 28, 28), torch.tensor([1, 2]))
     assert found["coupling"].shape == (2, 3, 3, 3, 5)
     total = found["coupling"].sum(4) if routing == "em" else found["coupling"].sum((1, 2, 3))
     torch.testing.assert_close(total, torch.ones_like(total))

@@ -6,10 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import made_results
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from made_results import CONFIG, values
 from safetensors.numpy import save_file
 
 from recaps import arrays, io
@@ -18,13 +20,12 @@ from recaps.errors import UserError
 from recaps.npz import Array, save
 from recaps.papers import consensus, draw, networks
 from recaps.papers.results import Results
-from recaps.report.claims import Bound, Number, Ordering, check_variants, read
+from recaps.report.claims import Bound, Number, Ordering, check_variants
 from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
 from recaps.report.scorecard import scorecard
 
-CONFIG = Path(__file__).parents[2] / "config"
-CLAIMS = [claim for claim in read(CONFIG / "claims.yaml") if claim.paper == "consensus"]
+CLAIMS = made_results.claims("consensus")
 SHAPES = {"mnist": ([1, 28, 28], 10), "norb": ([1, 32, 32], 5)}
 SIDES = {"mnist": 3, "norb": 4}
 #: Errors by routing on MNIST and smallNORB, and at familiar and novel viewpoints.
@@ -51,26 +52,11 @@ def results(tmp_path: Path, project: Project) -> Results:
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     """Results in which seed s has every error s points higher."""
-    root = folder / "desk"
-    paper = project.papers["consensus"]
-    results = Results(
-        name="consensus",
-        paper=paper,
-        runs=root / "runs" / "consensus",
-        folder=root / "papers" / "consensus",
-        seeds=seeds,
-        resolve=project.resolve,
-        published={claim.id: claim.published for claim in CLAIMS if isinstance(claim, Number)},
-        stand_in=False,
-    )
-    for variant, settings in paper.variants.items():
-        for seed in seeds:
-            _run(results, variant, settings.model.model_dump(mode="json"), seed)
-    for name in sorted(paper.shown_sets):
-        arrays.save(_norb() if name.startswith("smallnorb") else _digits(), root / "datasets" / name)
+    results = made_results.frame(folder, project, "consensus", seeds, _run)
+    for name in sorted(results.paper.shown_sets):
+        arrays.save(_norb() if name.startswith("smallnorb") else _digits(), made_results.datasets(results) / name)
     seconds = {f"mnist-{each}": [k, 2 * k] for each, k in (("em", 1.0), ("similarity", 0.5), ("connectionist", 3.0))}
-    timing = {"device": "a machine", "rounds": 2, "steps": 3, "batch_size": dict.fromkeys(seconds, 100)}
-    io.write_json(results.folder / "timings" / "steps.json", timing | {"seconds_per_step": seconds})
+    made_results.timed(results, seconds, batch_size=100)
     return results
 
 
@@ -130,10 +116,6 @@ def _norb() -> arrays.Arrays:
         image[0, 8 + 6 * (scene % 5) : 16 + 6 * (scene % 5), 14 + 6 * side : 34 + 6 * side] = 40
     factors = {"camera": camera, "original": scenes, "azimuth": 2 * (scenes % 18)}
     return arrays.Arrays(images, scenes % 5, factors, {"name": "smallnorb-48", "classes": 5})
-
-
-def values(table: pd.DataFrame, variant: str, metric: str) -> list[float]:
-    return list(table[(table["variant"] == variant) & (table["metric"] == metric)]["value"])
 
 
 # Tables
@@ -431,6 +413,7 @@ def test_figure_8_draws_medians_and_rounds(results: Results) -> None:
 
 @pytest.mark.parametrize("routing", list(consensus.ROUTINGS))
 def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
+    torch.manual_seed(0)
     project = config("smallnorb")
     results = make(tmp_path, project, seeds=(0,))
     model = networks.build(results.config(f"mnist-{routing}") | {"image_shape": (1, 28, 28)}).eval()

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import made_results
 import numpy as np
 import pandas as pd
 import pytest
+from made_results import CONFIG, values
 from safetensors.numpy import save_file
 
 from recaps import arrays, io
@@ -19,12 +21,11 @@ from recaps.errors import UserError
 from recaps.npz import Array, save
 from recaps.papers import discriminative, draw, measures, parts
 from recaps.papers.results import Results, mean_row
-from recaps.report.claims import Bound, Number, Ordering, read
+from recaps.report.claims import Bound, Number, Ordering
 from recaps.report.measured import collect
 from recaps.report.scorecard import scorecard
 
-CONFIG = Path(__file__).parents[2] / "config"
-CLAIMS = [claim for claim in read(CONFIG / "claims.yaml") if claim.paper == "discriminative"]
+CLAIMS = made_results.claims("discriminative")
 LABELS = np.array([0, 1, 0, 1, 2, 2])
 #: What L2/FC takes the six images for: the fourth is wrong.
 PREDICTED = np.array([0, 1, 0, 2, 2, 2])
@@ -48,28 +49,13 @@ def results(tmp_path: Path, project: Project) -> Results:
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     """Results in which seed s has every error s points higher."""
-    root = folder / "desk"
-    paper = project.papers["discriminative"]
-    results = Results(
-        name="discriminative",
-        paper=paper,
-        runs=root / "runs" / "discriminative",
-        folder=root / "papers" / "discriminative",
-        seeds=seeds,
-        resolve=project.resolve,
-        published={claim.id: claim.published for claim in CLAIMS if isinstance(claim, Number)},
-        stand_in=False,
-    )
-    for variant, settings in paper.variants.items():
-        for seed in seeds:
-            _run(results, variant, settings.model.model_dump(mode="json"), seed)
+    results = made_results.frame(folder, project, "discriminative", seeds, _run)
     images = np.zeros((6, 1, 28, 28), np.uint8)
     images[:, 0, :, :14] = np.array([0, 50, 100, 150, 200, 255], np.uint8)[:, None, None]
-    record = {"name": "fashion-mnist", "classes": 3}
-    arrays.save(arrays.Arrays(images, LABELS, {}, record), root / "datasets" / "fashion-mnist" / "test")
-    seconds = {variant: [1.0, 2.0] if variant.endswith("-dr") else [0.5, 1.4] for variant in paper.variants}
-    timing = {"device": "a machine", "rounds": 2, "steps": 3, "batch_size": dict.fromkeys(seconds, 128)}
-    io.write_json(results.folder / "timings" / "steps.json", timing | {"seconds_per_step": seconds})
+    shown = arrays.Arrays(images, LABELS, {}, {"name": "fashion-mnist", "classes": 3})
+    arrays.save(shown, made_results.datasets(results) / "fashion-mnist" / "test")
+    seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in results.paper.variants}
+    made_results.timed(results, seconds, batch_size=128)
     return results
 
 
@@ -102,10 +88,6 @@ def _decoder(monkeypatch: pytest.MonkeyPatch) -> None:
         return pictures
 
     monkeypatch.setattr(discriminative, "_reconstruct", reconstruct)
-
-
-def values(table: pd.DataFrame, variant: str, metric: str) -> list[float]:
-    return list(table[(table["variant"] == variant) & (table["metric"] == metric)]["value"])
 
 
 # Tables

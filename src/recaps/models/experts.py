@@ -80,7 +80,7 @@ class Experts(Model):
         """z~_i that the decoder makes of x_j: [B, J, D] to [B, I, d]."""
         coupling = self.coupling(self.decoder, capsules)
         with float32(capsules):
-            return mixed(capsules, coupling, self.decoder.weight)
+            return mixed(capsules, coupling, self.decoder.weight) / self.options.decoder_scale
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
         """Coupling of the encoder or the decoder, [B, sources, targets]: sums to one over the sources."""
@@ -146,6 +146,9 @@ class Experts(Model):
     def _learn_encoder(self, inputs: Tensor) -> dict[str, Tensor]:
         """Algorithm 1.
 
+        Args:
+            inputs: z_i, [B, I, d].
+
         Returns:
             `loss`: squared error of an image's reconstructed input capsules x~_i, which nothing minimises;
             `gap`: log marginal (eq. 10) of the data less that of the mixed capsules; mean `length` |z_j|,
@@ -177,14 +180,16 @@ class Experts(Model):
         self.visited.copy_(torch.cat([capsules, self.visited])[: len(self.visited)])
         coupling = self.coupling(self.decoder, capsules)
         with float32(inputs):
-            update = decoder_update(capsules, coupling, self.decoder.weight, inputs)
+            scale = self.options.decoder_scale
+            update = decoder_update(capsules, coupling, self.decoder.weight, scale * inputs)
         self._ascend(update.change)
+        made = update.sums / scale
         return {
-            "loss": summed_squared_error(update.sums, inputs).mean(),
-            "length": update.sums.norm(dim=2).mean(),
+            "loss": summed_squared_error(made, inputs).mean(),
+            "length": made.norm(dim=2).mean(),
             "activation": capsules.norm(dim=2).mean(),
             "mixed_activation": update.capsules.norm(dim=2).mean(),
-            "reconstruction_error": summed_squared_error(self.pictures(update.sums[:WATCHED]), images[:WATCHED]).mean(),
+            "reconstruction_error": summed_squared_error(self.pictures(made[:WATCHED]), images[:WATCHED]).mean(),
         }
 
     def _ascend(self, change: Tensor) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from recaps.config.models.matrixcaps import Options
-from recaps.config.training import Training
 from recaps.models.model import Batch, Model
 from recaps.nn.fields import Fields, convolutional, everything
 from recaps.nn.losses import spread_loss
@@ -28,6 +27,7 @@ from recaps.nn.routing.similarity import SimilarityRouting
 class MatrixCaps(Model):
     """Images [B, C, H, W] to class capsules: poses [B, classes, 16] and activations [B, classes]."""
 
+    adam_epsilon = 1e-9
     margin = 0.2  # of the spread loss; grows along training
 
     def __init__(self, options: Options, image_shape: tuple[int, int, int], classes: int) -> None:
@@ -65,10 +65,6 @@ class MatrixCaps(Model):
 
     def class_scores(self, images: Tensor) -> Tensor:
         return self(images).activations.squeeze(1)
-
-    def configure(self, training: Training) -> None:
-        super().configure(training)
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=training.learning_rate, eps=1e-9, fused=True)
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         self.margin = spread_margin(step, self.training_options.steps)

@@ -21,6 +21,7 @@ class Model(nn.Module):
     """
 
     training_options: Training
+    adam_epsilon = 1e-8
 
     def place(self, device: torch.device) -> Self:
         """Move to a device, with convolutions in the memory order that is fastest there."""
@@ -33,7 +34,9 @@ class Model(nn.Module):
     def configure(self, training: Training) -> None:
         """Make ready for training: optimisers and their schedules."""
         self.training_options = training
-        self.optimizer = torch.optim.Adam(self.parameters(), lr=training.learning_rate, eps=1e-8, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.parameters(), lr=training.learning_rate, eps=self.adam_epsilon, fused=True
+        )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """All optimisers by name: their state belongs into a checkpoint."""

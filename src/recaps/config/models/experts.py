@@ -36,6 +36,9 @@ class Options(Section):
     has learned, and back on the way out. null: as the autoencoder leaves it. The paper names no scale, but much depends
     on it: in trials at 0.5 and 1, W made all capsules be on alike for every image; and U, whose rule compares
     z / (1 + z^2), which a length shares with its inverse, is drawn to the smaller of the two and runs away beyond 1."""
+    decoder_scale: float = Field(0.45, gt=0)
+    """Reading. By what the code is multiplied once more for U, and divided on the way out. U's rule is at rest where
+    its own capsules x~_j are as long as W's; with 1 that leaves the code half as long as it should be."""
     autoencoder: float = Field(0.5, ge=0, le=1)
     """Part of the training steps in which the autoencoder learns."""
     encoder: float = Field(0.25, ge=0, le=1)

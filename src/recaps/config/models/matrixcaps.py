@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recaps.config.base import Section
 
@@ -25,7 +25,7 @@ class Options(Section):
     """Reading. Add its place to the pose of every input capsule, as the author's final architectures do; the paper does
     not mention it."""
     loss: Literal["spread", "cross_entropy"] = "spread"
-    """Reading. The paper names no loss; the author's code has both."""
+    """Reading. The paper names no loss; the author's code has both. EM gives probabilities, so it takes `spread`."""
     final_temperature: float = Field(0.01, gt=0)
     """EM: lambda of iteration t is this times 1 - 0.95^(t+1)."""
     kernels: tuple[int, int, int] = (4, 4, 10)
@@ -43,3 +43,9 @@ class Options(Section):
     """Connectionist: hidden layers of the activation network (table 2)."""
     lstm_units: int = Field(16, ge=1)
     """Connectionist: size of the cell's hidden and cell state (table 2)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Options:
+        if self.routing == "em" and self.loss == "cross_entropy":
+            raise ValueError("loss: EM routing gives probabilities, not logits for a softmax; use spread")
+        return self

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
+from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 
 class ConnectionistRouting(nn.Module):
@@ -55,7 +55,7 @@ class ConnectionistRouting(nn.Module):
             cell = (self.from_pose.weight, self.from_vote.weight, self.from_hidden.weight, torch.stack(vectors))
             network = [(layer.weight, layer.bias) for layer in self.compatibility if isinstance(layer, nn.Linear)]
             route = lstm_routing
-            if poses.device.type == "cpu" and weight.shape[1] <= LANES:
+            if fits(poses, weight):
                 from recaps.nn.routing.fused_connectionist import fused_lstm_routing as route
             mean, combined, coupling = route(
                 poses, activations.to(poses.dtype), weight, fields, cell, network, self.iterations

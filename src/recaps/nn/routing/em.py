@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
+from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 #: Added to variances, and to the assignment that they are divided by.
 VARIANCE, SHARE = 1e-6, 1e-8
@@ -27,7 +27,7 @@ class EMRouting(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         route = em_routing
-        if poses.device.type == "cpu" and weight.shape[1] <= LANES:
+        if fits(poses, weight):
             from recaps.nn.routing.fused_em import fused_em_routing as route
         return route(poses, activations, weight, fields, self.beta_u, self.beta_a, self.temperatures)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.compiled import POSE, array, compiled, count_threads, lanes, parallel, vote, vote_adjoint
+from recaps.nn.routing.compiled import POSE, array, compiled, expm1, in_parts, kernel, lanes, vote, vote_adjoint
 from recaps.nn.routing.matrix import LANES
 
 #: Slots that are done at once, and the columns that they make.
@@ -49,7 +48,7 @@ def fused_lstm_routing(
         for (matrix, _), before, after in zip(network, widths, [*widths[1:], 1], strict=True)
     ]
     offsets = [_padded(bias, after) for bias, after in zip(biases, [*widths[1:], 1], strict=True)]
-    mean, combined, coupling = _Consensus.apply(
+    mean, combined, coupling = _FusedLSTM.apply(
         poses,
         activations,
         weight,
@@ -80,19 +79,19 @@ def _gates(matrix: Tensor, units: int, padded: int) -> Tensor:
     return _padded(matrix.unflatten(0, (4, units)), 4, padded, matrix.shape[1]).transpose(0, 1).flatten(0, 1)
 
 
-class _Consensus(torch.autograd.Function):
+class _FusedLSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, fields, widths, iterations = arguments
         poses, activations, weight = tensors[:3]
         kind = torch.promote_types(poses.dtype, torch.float32)
         (positions, slots), outputs = fields.children.shape, weight.shape[1]
-        spare = -slots % TOGETHER  # slots that see capsule 0 through zeros, and get no coupling
+        spare = -slots % TOGETHER  # slots that see a field's first capsule through zeros, and get no coupling
         parameters = [array(each.to(kind)) for each in tensors[3:]]
         arrays = [
             array(poses.to(kind)),
             array(activations.to(kind)),
-            array(pad(fields.children.int(), (0, spare))),
+            array(torch.cat([fields.children, fields.children[:, :1].expand(-1, spare)], 1).int()),
             lanes(pad(weight.to(kind).flatten(2).transpose(1, 2), (0, 0, 0, 0, 0, spare))),
             *parameters,
             np.array(widths),
@@ -102,10 +101,11 @@ class _Consensus(torch.autograd.Function):
         mean = np.empty((batch, positions, POSE, LANES), real)
         combined = np.empty((batch, positions, widths[0], LANES), real)
         coupling = np.empty((batch, positions, slots + spare, LANES), real)
-        _forward(*[*arrays, mean, combined, coupling, iterations, count_threads()])
+        in_parts(_forward, *arrays, mean, combined, coupling, iterations)
+        ctx.save_for_backward(*tensors)
         ctx.arrays, ctx.iterations, ctx.outputs, ctx.slots = arrays, iterations, outputs, slots
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        shares = torch.from_numpy(coupling[:, :, :slots, :outputs])
+        shares = torch.from_numpy(coupling[:, :, :slots, :outputs].copy())
         ctx.mark_non_differentiable(shares)
         made = [torch.from_numpy(each[..., :outputs]).transpose(2, 3).contiguous() for each in (mean, combined)]
         return made[0], made[1], shares
@@ -113,12 +113,13 @@ class _Consensus(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
+        _ = ctx.saved_tensors  # complains where one was changed in place
         poses, activations, _children, weight, *parameters, _widths, _slots = ctx.arrays
-        threads = count_threads()
+        threads = torch.get_num_threads()
         shared = [np.zeros((threads, *each.shape), poses.dtype) for each in (weight, *parameters)]
         gradients = [np.zeros_like(poses), np.zeros_like(activations), *shared]
         at = [lanes(each.transpose(2, 3)) for each in (at_mean, at_combined)]
-        _backward(*[*ctx.arrays, *at, *gradients, ctx.iterations])
+        in_parts(_backward, *ctx.arrays, *at, *gradients, ctx.iterations)
         by_pose, by_activation, *by_parameter = (torch.from_numpy(each) for each in gradients)
         by_weight, *rest = (each.sum(0) for each in by_parameter)
         to_weight = by_weight[: ctx.slots, :, : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -175,22 +176,6 @@ def _outer(left: Any, rows: int, right: Any, depth: int, out: Any, start: int) -
             out[to], out[to + 1], out[to + 2], out[to + 3] = s0, s1, s2, s3
 
 
-@numba.njit(fastmath=True, error_model="numpy", inline="always")
-def _expm1(x: Any, real: Any) -> Any:
-    """exp(x) - 1 for x cut to -30..30, in operations that vectorise: of x / 64, then squared six times from 1."""
-    z = min(max(x, real(-30)), real(30)) * real(1 / 64)
-    y = real(1 / 5040) + z * real(1 / 40320)
-    y = real(1 / 24) + z * (real(1 / 120) + z * (real(1 / 720) + z * y))
-    y = z * (real(1) + z * (real(1 / 2) + z * (real(1 / 6) + z * y)))
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    return y
-
-
 @compiled
 def _step(gates: Any, units: int, cell: Any, hidden: Any) -> None:
     """A step of the cell: gates [4 * units * COLUMNS] become their values, states [units * COLUMNS] the next ones."""
@@ -201,13 +186,13 @@ def _step(gates: Any, units: int, cell: Any, hidden: Any) -> None:
         out = hidden[unit * COLUMNS : (unit + 1) * COLUMNS]
         for q in range(COLUMNS):
             # sigmoid(x) = 1 / (2 + expm1(-x)), tanh(x) = -expm1(-2x) / (2 + expm1(-2x)); two of them share a division.
-            i, g = _expm1(-gate[q], real), _expm1(-two * gate[COLUMNS + q], real)
-            f, o = _expm1(-gate[2 * COLUMNS + q] - one, real), _expm1(-gate[3 * COLUMNS + q], real)
+            i, g = expm1(-gate[q], real), expm1(-two * gate[COLUMNS + q], real)
+            f, o = expm1(-gate[2 * COLUMNS + q] - one, real), expm1(-gate[3 * COLUMNS + q], real)
             first, second = one / ((two + i) * (two + g)), one / ((two + f) * (two + o))
             enter, value = first * (two + g), -g * first * (two + i)
             forget, leave = second * (two + o), second * (two + f)
             after = enter * value + forget * state[q]
-            t = _expm1(-two * after, real)
+            t = expm1(-two * after, real)
             gate[q], gate[COLUMNS + q] = enter, value
             gate[2 * COLUMNS + q], gate[3 * COLUMNS + q] = forget, leave
             state[q] = after
@@ -225,7 +210,7 @@ def _step_adjoint(gates: Any, units: int, before: Any, cell: Any, at_hidden: Any
         for q in range(COLUMNS):
             enter, value = gate[q], gate[COLUMNS + q]
             forget, leave = gate[2 * COLUMNS + q], gate[3 * COLUMNS + q]
-            t = _expm1(-two * state[q], real)
+            t = expm1(-two * state[q], real)
             tanh = -t / (two + t)
             at = at_state[q] + at_out[q] * leave * (one - tanh * tanh)
             gate[q] = at * value * enter * (one - enter)
@@ -435,8 +420,10 @@ def _network_adjoint(
         _product(transposed, weight, widths[k - 1], widths[k], at_out, at_read)
 
 
-@parallel
+@kernel
 def _forward(
+    part: int,
+    parts: int,
     poses: Any,
     activations: Any,
     children: Any,
@@ -453,36 +440,36 @@ def _forward(
     combined: Any,
     coupling: Any,
     iterations: int,
-    threads: int,
 ) -> None:
     """Poses [B, P, 16, LANES], cell states under the last coupling [B, P, U, LANES], and that [B, P, n, LANES]."""
     batch, kind = len(poses), poses.dtype
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
     pose_, vote_, hidden_ = from_pose.ravel(), from_vote.ravel(), from_hidden.ravel()
-    for thread in numba.prange(threads):
-        each = np.empty((POSE, LANES), kind)
-        votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, 4 * units * COLUMNS), kind)
-        shared, gates = np.empty((4 * units, LANES), kind), np.empty((1, 1, 4 * units * COLUMNS), kind)
-        cells, hiddens = np.empty((1, tiles, units * COLUMNS), kind), np.empty((1, tiles, units * COLUMNS), kind)
-        layers = np.empty((1, 1, (widths.sum() - units) * COLUMNS), kind)
-        logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
-        means = np.empty((iterations + 1, POSE, LANES), kind)
-        for b in range(thread * batch // threads, (thread + 1) * batch // threads):
-            for p in range(positions):
-                _votes(poses[b], children[p], weight, each, votes)
-                _route(
-                    votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
-                    slots, iterations, 0, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
-                )  # fmt: skip
-                mean[b, p] = means[iterations]
-                coupling[b, p] = shares[iterations]
-                combined[b, p] = 0
-                _weighed(shares[iterations], cells[0], units, combined[b, p])
+    each = np.empty((POSE, LANES), kind)
+    votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, 4 * units * COLUMNS), kind)
+    shared, gates = np.empty((4 * units, LANES), kind), np.empty((1, 1, 4 * units * COLUMNS), kind)
+    cells, hiddens = np.empty((1, tiles, units * COLUMNS), kind), np.empty((1, tiles, units * COLUMNS), kind)
+    layers = np.empty((1, 1, (widths.sum() - units) * COLUMNS), kind)
+    logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
+    means = np.empty((iterations + 1, POSE, LANES), kind)
+    for b in range(part * batch // parts, (part + 1) * batch // parts):
+        for p in range(positions):
+            _votes(poses[b], children[p], weight, each, votes)
+            _route(
+                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
+                slots, iterations, 0, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
+            )  # fmt: skip
+            mean[b, p] = means[iterations]
+            coupling[b, p] = shares[iterations]
+            combined[b, p] = 0
+            _weighed(shares[iterations], cells[0], units, combined[b, p])
 
 
-@parallel
+@kernel
 def _backward(
+    part: int,
+    parts: int,
     poses: Any,
     activations: Any,
     children: Any,
@@ -508,86 +495,83 @@ def _backward(
     at_biases: Any,
     iterations: int,
 ) -> None:
-    """Add to the gradients; those of parameters have an entry for every thread."""
-    batch, kind, threads = len(poses), poses.dtype, len(at_weight)
+    """Add to the gradients; those of parameters have an entry for every part."""
+    batch, kind = len(poses), poses.dtype
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
     rows, deep = 4 * units, widths.sum() - units
     pose_, vote_, hidden_ = from_pose.ravel(), from_vote.ravel(), from_hidden.ravel()
     vote_back, hidden_back = from_vote.T.copy().ravel(), from_hidden.T.copy().ravel()
     network_back = _transposed(network, widths)
-    for thread in numba.prange(threads):
-        real = poses.dtype.type
-        each = np.empty((POSE, LANES), kind)
-        votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, rows * COLUMNS), kind)
-        shared, gates = np.empty((rows, LANES), kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
-        cells = np.empty((iterations, tiles, units * COLUMNS), kind)
-        hiddens, none = np.empty_like(cells), np.zeros(units * COLUMNS, kind)
-        layers, at_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
-        logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
-        means = np.empty((iterations + 1, POSE, LANES), kind)
-        at_votes, at_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
-        at_next, at_hidden = np.empty((tiles, units * COLUMNS), kind), np.empty(units * COLUMNS, kind)
-        at_shares, at_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
-        at_logits, at_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
-        to_pose, to_vote = at_from_pose[thread].ravel(), at_from_vote[thread].ravel()
-        to_hidden, to_vectors = at_from_hidden[thread].ravel(), at_vectors[thread]
-        to_network, to_biases = at_network[thread], at_biases[thread]
-        for b in range(thread * batch // threads, (thread + 1) * batch // threads):
-            for p in range(positions):
-                _votes(poses[b], children[p], weight, each, votes)
-                _route(
-                    votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
-                    slots, iterations, 1, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
-                )  # fmt: skip
-                at_votes[:] = real(0)
-                at_cell[:] = real(0)
-                at_next[:] = real(0)
-                at_next_shares[:] = real(0)
-                fixed[:] = real(0)  # from here on the gradient of what `fixed` was
-                at_mu[:] = at_mean[b, p]
-                for t in range(iterations - 1, -1, -1):
-                    share = shares[t + 1]
-                    _weighed_adjoint(share, votes, POSE, at_mu, at_next_shares, at_votes)
-                    if t == iterations - 1:
-                        _weighed_adjoint(share, cells[t], units, at_combined[b, p], at_next_shares, at_cell)
-                    _softmax_adjoint(share, at_next_shares, at_logits)
-                    at_shares[:] = real(0)
-                    shared[:] = real(0)
-                    for tile in range(tiles):
-                        own = slice(tile * TOGETHER, (tile + 1) * TOGETHER)
-                        _network_adjoint(
-                            hiddens[t, tile], network, network_back, widths, layers[t, tile], at_logits[own].ravel(),
-                            at_layer, at_hidden, to_network, to_biases,
-                        )  # fmt: skip
-                        for q in range(units * COLUMNS):
-                            at_hidden[q] += at_next[tile, q]
-                        before = cells[t - 1, tile] if t else none
-                        gate = gates[t, tile]
-                        _step_adjoint(gate, units, before, cells[t, tile], at_hidden, at_cell[tile])
-                        at_next[tile] = real(0)
-                        if t:
-                            _outer(gate, rows, hiddens[t - 1, tile], units, to_hidden, 0)
-                            _product(hidden_back, 0, units, rows, gate, at_next[tile])
-                        _gates_adjoint(
-                            gate, vectors[2], shares[t, own], fixed[tile], shared, at_shares[own], to_vectors[2]
-                        )
-                    _shared_adjoint(shared, pose_, means[t], at_mu, to_pose)
-                    at_next_shares[:] = at_shares
-                # at_mu now belongs to the plain mean of the votes; the first coupling is a constant.
-                _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
+    real = poses.dtype.type
+    each = np.empty((POSE, LANES), kind)
+    votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, rows * COLUMNS), kind)
+    shared, gates = np.empty((rows, LANES), kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
+    cells = np.empty((iterations, tiles, units * COLUMNS), kind)
+    hiddens, none = np.empty_like(cells), np.zeros(units * COLUMNS, kind)
+    layers, at_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
+    logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
+    means = np.empty((iterations + 1, POSE, LANES), kind)
+    at_votes, at_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
+    at_next, at_hidden = np.empty((tiles, units * COLUMNS), kind), np.empty(units * COLUMNS, kind)
+    at_shares, at_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
+    at_logits, at_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
+    to_pose, to_vote = at_from_pose[part].ravel(), at_from_vote[part].ravel()
+    to_hidden, to_vectors = at_from_hidden[part].ravel(), at_vectors[part]
+    to_network, to_biases = at_network[part], at_biases[part]
+    for b in range(part * batch // parts, (part + 1) * batch // parts):
+        for p in range(positions):
+            _votes(poses[b], children[p], weight, each, votes)
+            _route(
+                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
+                slots, iterations, 1, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
+            )  # fmt: skip
+            at_votes[:] = real(0)
+            at_cell[:] = real(0)
+            at_next[:] = real(0)
+            at_next_shares[:] = real(0)
+            fixed[:] = real(0)  # from here on the gradient of what `fixed` was
+            at_mu[:] = at_mean[b, p]
+            for t in range(iterations - 1, -1, -1):
+                share = shares[t + 1]
+                _weighed_adjoint(share, votes, POSE, at_mu, at_next_shares, at_votes)
+                if t == iterations - 1:
+                    _weighed_adjoint(share, cells[t], units, at_combined[b, p], at_next_shares, at_cell)
+                _softmax_adjoint(share, at_next_shares, at_logits)
+                at_shares[:] = real(0)
+                shared[:] = real(0)
                 for tile in range(tiles):
-                    own = children[p, tile * TOGETHER : (tile + 1) * TOGETHER]
-                    _outer(fixed[tile], rows, votes[tile], POSE, to_vote, 0)
-                    _product(vote_back, 0, POSE, rows, fixed[tile], at_votes[tile])
-                    _fixed_adjoint(fixed[tile], activations[b], own, vectors[1], at_activations[b], to_vectors)
-                for slot in range(slots):
-                    tile, at = at_votes[slot // TOGETHER], slot % TOGETHER * LANES
-                    for d in range(POSE):
-                        for j in range(LANES):
-                            each[d, j] = tile[d * COLUMNS + at + j]
-                    child = children[p, slot]
-                    vote_adjoint(weight[slot], poses[b, child], each, at_weight[thread, slot], at_poses[b, child])
+                    own = slice(tile * TOGETHER, (tile + 1) * TOGETHER)
+                    _network_adjoint(
+                        hiddens[t, tile], network, network_back, widths, layers[t, tile], at_logits[own].ravel(),
+                        at_layer, at_hidden, to_network, to_biases,
+                    )  # fmt: skip
+                    for q in range(units * COLUMNS):
+                        at_hidden[q] += at_next[tile, q]
+                    before = cells[t - 1, tile] if t else none
+                    gate = gates[t, tile]
+                    _step_adjoint(gate, units, before, cells[t, tile], at_hidden, at_cell[tile])
+                    at_next[tile] = real(0)
+                    if t:
+                        _outer(gate, rows, hiddens[t - 1, tile], units, to_hidden, 0)
+                        _product(hidden_back, 0, units, rows, gate, at_next[tile])
+                    _gates_adjoint(gate, vectors[2], shares[t, own], fixed[tile], shared, at_shares[own], to_vectors[2])
+                _shared_adjoint(shared, pose_, means[t], at_mu, to_pose)
+                at_next_shares[:] = at_shares
+            # at_mu now belongs to the plain mean of the votes; the first coupling is a constant.
+            _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
+            for tile in range(tiles):
+                own = children[p, tile * TOGETHER : (tile + 1) * TOGETHER]
+                _outer(fixed[tile], rows, votes[tile], POSE, to_vote, 0)
+                _product(vote_back, 0, POSE, rows, fixed[tile], at_votes[tile])
+                _fixed_adjoint(fixed[tile], activations[b], own, vectors[1], at_activations[b], to_vectors)
+            for slot in range(slots):
+                tile, at = at_votes[slot // TOGETHER], slot % TOGETHER * LANES
+                for d in range(POSE):
+                    for j in range(LANES):
+                        each[d, j] = tile[d * COLUMNS + at + j]
+                child = children[p, slot]
+                vote_adjoint(weight[slot], poses[b, child], each, at_weight[part, slot], at_poses[b, child])
 
 
 @compiled

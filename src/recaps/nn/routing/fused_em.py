@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
-from recaps.nn.routing.compiled import POSE, array, compiled, count_threads, lanes, parallel, vote, vote_adjoint
+from recaps.nn.routing.compiled import POSE, array, compiled, in_parts, kernel, lanes, vote, vote_adjoint
+from recaps.nn.routing.em import SHARE, VARIANCE
 from recaps.nn.routing.matrix import LANES, Consensus
 
 LOG_2_PI = POSE * math.log(2 * math.pi)
@@ -68,13 +68,14 @@ class _FusedEM(torch.autograd.Function):
         total = np.empty((steps, batch, positions, LANES), real)
         activation = np.empty_like(total)
         state = (coupling, mean, variance, total, activation)
-        _forward(*[*arrays, outputs, *state, count_threads()])
+        in_parts(_forward, *arrays, outputs, *state)
+        ctx.save_for_backward(poses, activations, weight, beta_u, beta_a)
         ctx.arrays, ctx.state, ctx.outputs = arrays, state, outputs
         ctx.dtypes = [tensor.dtype for tensor in (poses, activations, weight, beta_u, beta_a)]
         made = [
             torch.from_numpy(mean[-1, ..., :outputs]).transpose(2, 3).contiguous(),
-            torch.from_numpy(activation[-1, ..., :outputs]).contiguous(),
-            torch.from_numpy(coupling[-1, ..., :outputs]),
+            torch.from_numpy(activation[-1, ..., :outputs].copy()),
+            torch.from_numpy(coupling[-1, ..., :outputs].copy()),
         ]
         ctx.mark_non_differentiable(made[2])
         return made[0], made[1], made[2]
@@ -82,8 +83,9 @@ class _FusedEM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # complains where one was changed in place
         poses, _activations, children, weight, *_rest = ctx.arrays
-        real, threads = poses.dtype, count_threads()
+        real, threads = poses.dtype, torch.get_num_threads()
         positions, slots = children.shape
         gradients = (
             np.zeros_like(poses),
@@ -94,7 +96,7 @@ class _FusedEM(torch.autograd.Function):
         )
         scratch = np.empty((threads, 2, positions, slots, LANES), real)
         at = (lanes(at_mean.transpose(2, 3)), lanes(at_activation))
-        _backward(*[*ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch])
+        in_parts(_backward, *ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
         by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
         betas = (each.sum(0)[: ctx.outputs] for each in (by_beta_u, by_beta_a))
@@ -104,16 +106,18 @@ class _FusedEM(torch.autograd.Function):
 
 @compiled
 def _sum_of_logs(values: Any, sums: Any) -> None:
-    """Sum of the logarithms over the pose's 16 dimensions, four factors at a time: [16, LANES] to [LANES]."""
+    """Sum of the logarithms over the pose's 16 dimensions, two factors at a time: [16, LANES] to [LANES]."""
     for j in range(LANES):
         sums[j] = 0
-    for h in range(0, POSE, 4):
+    for h in range(0, POSE, 2):
         for j in range(LANES):
-            sums[j] += np.log(values[h, j] * values[h + 1, j] * values[h + 2, j] * values[h + 3, j])
+            sums[j] += np.log(values[h, j] * values[h + 1, j])
 
 
-@parallel
+@kernel
 def _forward(
+    part: int,
+    parts: int,
     poses: Any,
     activations: Any,
     children: Any,
@@ -127,27 +131,25 @@ def _forward(
     variance: Any,
     total: Any,
     activation: Any,
-    threads: int,
 ) -> None:
     """Arrays have LANES output types: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance
     [T, B, P, 16, LANES], total and activation [T, B, P, LANES]."""
     steps, batch, positions, slots = coupling.shape[:4]
     real = poses.dtype
-    for thread in numba.prange(threads):
-        votes, offset = np.empty((slots, POSE, LANES), real), np.empty(LANES, real)
-        highest, sums = np.empty(poses.shape[1], real), np.empty(poses.shape[1], real)
-        for b in range(thread * batch // threads, (thread + 1) * batch // threads):
-            for t in range(steps):
-                for p in range(positions):
-                    for s in range(slots):
-                        vote(weight[s], poses[b, children[p, s]], votes[s])
-                    own = (mean[t, b, p], variance[t, b, p], total[t, b, p])
-                    _maximise(votes, activations[b], children[p], coupling[t, b, p], *own)
-                    _activate(*own, beta_u, beta_a, temperatures[t], activation[t, b, p], offset)
-                    if t + 1 < steps:
-                        _log_densities(votes, mean[t, b, p], variance[t, b, p], offset, coupling[t + 1, b, p])
+    votes, offset = np.empty((slots, POSE, LANES), real), np.empty(LANES, real)
+    highest, sums = np.empty(poses.shape[1], real), np.empty(poses.shape[1], real)
+    for b in range(part * batch // parts, (part + 1) * batch // parts):
+        for t in range(steps):
+            for p in range(positions):
+                for s in range(slots):
+                    vote(weight[s], poses[b, children[p, s]], votes[s])
+                own = (mean[t, b, p], variance[t, b, p], total[t, b, p])
+                _maximise(votes, activations[b], children[p], coupling[t, b, p], *own)
+                _activate(*own, beta_u, beta_a, temperatures[t], activation[t, b, p], offset)
                 if t + 1 < steps:
-                    _softmax_over_parents(coupling[t + 1, b], children, outputs, highest, sums)
+                    _log_densities(votes, mean[t, b, p], variance[t, b, p], offset, coupling[t + 1, b, p])
+            if t + 1 < steps:
+                _softmax_over_parents(coupling[t + 1, b], children, outputs, highest, sums)
 
 
 @compiled
@@ -168,7 +170,7 @@ def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: 
                 mean[h, j] += share[j] * votes[s, h, j]
     for h in range(POSE):
         for j in range(LANES):
-            mean[h, j] /= total[j] + real(1e-8)
+            mean[h, j] /= total[j] + real(SHARE)
     for s in range(slots):
         for j in range(LANES):
             share[j] = coupling[s, j] * activations[children[s]]
@@ -178,7 +180,7 @@ def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: 
                 variance[h, j] += share[j] * off * off
     for h in range(POSE):
         for j in range(LANES):
-            variance[h, j] = variance[h, j] / (total[j] + real(1e-8)) + real(1e-6)
+            variance[h, j] = variance[h, j] / (total[j] + real(SHARE)) + real(VARIANCE)
 
 
 @compiled
@@ -239,8 +241,10 @@ def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any
                 logits[p, s, j] /= sums[children[p, s]]
 
 
-@parallel
+@kernel
 def _backward(
+    part: int,
+    parts: int,
     poses: Any,
     activations: Any,
     children: Any,
@@ -264,66 +268,63 @@ def _backward(
     scratch: Any,
 ) -> None:
     """From gradients at the last mean [B, P, 16, LANES] and activation [B, P, LANES] to those of all inputs; those of
-    weight and betas by thread."""
+    weight and betas by part."""
     steps, batch, positions, slots = coupling.shape[:4]
-    threads, real = len(scratch), poses.dtype.type
-    for thread in numba.prange(threads):
-        votes = np.empty((slots, POSE, LANES), poses.dtype)
-        at_mean, at_variance = np.empty((POSE, LANES), poses.dtype), np.empty((POSE, LANES), poses.dtype)
-        at_logit, at_total = np.empty(LANES, poses.dtype), np.empty(LANES, poses.dtype)
-        sums = np.empty(poses.shape[1], poses.dtype)
-        at_coupling, at_density = scratch[thread, 0], scratch[thread, 1]
-        for b in range(thread * batch // threads, (thread + 1) * batch // threads):
-            at_density[:] = real(0)
-            for t in range(steps - 1, -1, -1):
-                if t + 1 < steps:
-                    _softmax_adjoint(coupling[t + 1, b], children, outputs, at_coupling, at_density, sums)
-                for p in range(positions):
-                    for s in range(slots):
-                        vote(weight[s], poses[b, children[p, s]], votes[s])
-                    own = (mean[t, b, p], variance[t, b, p])
-                    if t + 1 == steps:
-                        at_mean[:] = given_mean[b, p]
-                        at_variance[:] = real(0)
-                        for j in range(LANES):
-                            on = activation[t, b, p, j]
-                            at_logit[j] = given_activation[b, p, j] * on * (real(1) - on)
-                    else:
-                        _density_adjoint(
-                            votes, *own, activation[t, b, p], at_density[p], at_mean, at_variance, at_logit
-                        )
-                    _activation_adjoint(
-                        *own,
-                        total[t, b, p],
-                        beta_u,
-                        temperatures[t],
-                        outputs,
-                        at_logit,
-                        at_mean,
-                        at_variance,
-                        at_total,
-                        at_beta_u[thread],
-                        at_beta_a[thread],
-                    )
-                    _maximisation_adjoint(
-                        votes,
-                        *own,
-                        total[t, b, p],
-                        coupling[t, b, p],
-                        activations[b],
-                        children[p],
-                        outputs,
-                        at_mean,
-                        at_variance,
-                        at_total,
-                        at_density[p],
-                        weight,
-                        poses[b],
-                        at_coupling[p],
-                        at_activations[b],
-                        at_weight[thread],
-                        at_poses[b],
-                    )
+    real = poses.dtype.type
+    votes = np.empty((slots, POSE, LANES), poses.dtype)
+    at_mean, at_variance = np.empty((POSE, LANES), poses.dtype), np.empty((POSE, LANES), poses.dtype)
+    at_logit, at_total = np.empty(LANES, poses.dtype), np.empty(LANES, poses.dtype)
+    sums = np.empty(poses.shape[1], poses.dtype)
+    at_coupling, at_density = scratch[part, 0], scratch[part, 1]
+    for b in range(part * batch // parts, (part + 1) * batch // parts):
+        at_density[:] = real(0)
+        for t in range(steps - 1, -1, -1):
+            if t + 1 < steps:
+                _softmax_adjoint(coupling[t + 1, b], children, outputs, at_coupling, at_density, sums)
+            for p in range(positions):
+                for s in range(slots):
+                    vote(weight[s], poses[b, children[p, s]], votes[s])
+                own = (mean[t, b, p], variance[t, b, p])
+                if t + 1 == steps:
+                    at_mean[:] = given_mean[b, p]
+                    at_variance[:] = real(0)
+                    for j in range(LANES):
+                        on = activation[t, b, p, j]
+                        at_logit[j] = given_activation[b, p, j] * on * (real(1) - on)
+                else:
+                    _density_adjoint(votes, *own, activation[t, b, p], at_density[p], at_mean, at_variance, at_logit)
+                _activation_adjoint(
+                    *own,
+                    total[t, b, p],
+                    beta_u,
+                    temperatures[t],
+                    outputs,
+                    at_logit,
+                    at_mean,
+                    at_variance,
+                    at_total,
+                    at_beta_u[part],
+                    at_beta_a[part],
+                )
+                _maximisation_adjoint(
+                    votes,
+                    *own,
+                    total[t, b, p],
+                    coupling[t, b, p],
+                    activations[b],
+                    children[p],
+                    outputs,
+                    at_mean,
+                    at_variance,
+                    at_total,
+                    at_density[p],
+                    weight,
+                    poses[b],
+                    at_coupling[p],
+                    at_activations[b],
+                    at_weight[part],
+                    at_poses[b],
+                )
 
 
 @compiled
@@ -406,7 +407,7 @@ def _activation_adjoint(
         for j in range(LANES):
             at_variance[h, j] += logs[j] / variance[h, j]
             # The mean is divided by a little more than the weights' sum: deviations from it do not quite cancel.
-            at_mean[h, j] -= real(2e-8) / (total[j] + real(1e-8)) * mean[h, j] * at_variance[h, j]
+            at_mean[h, j] -= real(2 * SHARE) / (total[j] + real(SHARE)) * mean[h, j] * at_variance[h, j]
 
 
 @compiled
@@ -436,7 +437,7 @@ def _maximisation_adjoint(
     precision, inverse = np.empty((POSE, LANES), votes.dtype), np.empty(LANES, votes.dtype)
     share, at_share = np.empty(LANES, votes.dtype), np.empty(LANES, votes.dtype)
     for j in range(LANES):
-        inverse[j] = real(1) / (total[j] + real(1e-8))
+        inverse[j] = real(1) / (total[j] + real(SHARE))
     for h in range(POSE):
         for j in range(LANES):
             precision[h, j] = real(1) / variance[h, j]
@@ -448,7 +449,7 @@ def _maximisation_adjoint(
         for h in range(POSE):
             for j in range(LANES):
                 off = votes[s, h, j] - mean[h, j]
-                spread = variance[h, j] - real(1e-6)
+                spread = variance[h, j] - real(VARIANCE)
                 at_share[j] += off * at_mean[h, j] + (off * off - spread) * at_variance[h, j]
                 from_moments = share[j] * (at_mean[h, j] + real(2) * at_variance[h, j] * off)
                 at_votes[h, j] = from_moments - at_density[s, j] * off * precision[h, j]

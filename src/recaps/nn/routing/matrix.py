@@ -13,6 +13,11 @@ from recaps.nn.fields import Fields
 LANES = 16
 
 
+def fits(poses: Tensor, weight: Tensor) -> bool:
+    """Whether a compiled routing takes these."""
+    return poses.device.type == "cpu" and weight.shape[1] <= LANES
+
+
 class Consensus(NamedTuple):
     """Output capsules of a layer, and how they came about."""
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
 from recaps.nn.initial import truncated_normal
-from recaps.nn.routing.matrix import LANES, Consensus, matrix_votes
+from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 SMALL = 1e-6
 
@@ -70,7 +70,6 @@ def similarity_routing(
     activation: tuple[Tensor, Tensor, Tensor],
     iterations: int = 3,
     logits: bool = False,
-    compiled: bool = True,
 ) -> Consensus:
     """Cluster the votes for every output capsule by themselves, under a kernel that is learned.
 
@@ -87,7 +86,6 @@ def similarity_routing(
         activation: theta_1, theta_2, theta_3, each [J] (eq. 13).
         iterations: at least 1.
         logits: return activations before the sigmoid and without theta_3, as the class layer does with a softmax loss.
-        compiled: on a CPU, use the compiled version.
     """
     with torch.autocast(poses.device.type, enabled=False):
         poses = poses.float() if poses.element_size() < 4 else poses
@@ -95,7 +93,7 @@ def similarity_routing(
         mixture, precisions = kernel[0].softmax(0), 1 / (2 * kernel[1].square() + SMALL)
         lambda2, total = penalties[1], penalties[0] + penalties[1] + SMALL
         cluster = clusters
-        if compiled and poses.device.type == "cpu" and weight.shape[1] <= LANES:
+        if fits(poses, weight):
             from recaps.nn.routing.fused_similarity import fused_clusters as cluster
         mean, agreement, presence, compatibility = cluster(
             poses, log_activations, weight, fields, mixture, precisions, lambda2, total, iterations
