@@ -47,19 +47,19 @@ class Options(Section):
     initial: float = Field(0.01, gt=0)
     """Reading. Standard deviation of W and U at the start, where the paper says N(0, 0.01). With 0.1, the number taken
     as the variance, the noise of the start stays visible in samples."""
-    encoder_rate: float = Field(10.0, gt=0)
+    encoder_rate: float = Field(20.0, gt=0)
     """Reading. Step size of W at the start of its phase, for each input capsule: lambda of algorithm 1 is this times
     their number, because couplings are about one divided by it."""
-    decoder_rate: float = Field(0.15, gt=0)
+    decoder_rate: float = Field(0.3, gt=0)
     """Reading. Step size of U at the start of its phase, for each output capsule."""
     rate_end: float = Field(0.1, gt=0, le=1)
     """Reading. What is left of either step size at the end of its phase; it shrinks exponentially."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Reading. Momentum of W and U."""
-    encoder_decay: float = Field(3e-4, ge=0, lt=1)
+    encoder_decay: float = Field(1e-4, ge=0, lt=1)
     """Reading. L2 regularisation of W: the part of it that a step takes off, before momentum and while the step size is
     that of the start."""
-    decoder_decay: float = Field(3e-4, ge=0, lt=1)
+    decoder_decay: float = Field(1e-4, ge=0, lt=1)
     """Reading. L2 regularisation of U, likewise."""
     restricted: Literal["mean_direction", "nearest"] = "mean_direction"
     """Reading. Which half of the sphere samples of the restricted domain are in: the half around the mean of a
