@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import sys
@@ -20,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recaps.arrays import Arrays
 from recaps.config.load import load, read_yaml
+from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.datasets.catalogue import defaults, describe
 from recaps.errors import UserError, nearest
@@ -52,37 +54,44 @@ class Row:
     """Bytes by which each further image of a batch raises the peak."""
 
 
-def time_step(name: str, variant: Variant, precision: str, device_name: str, steps: int) -> Row:
-    """Time training steps of a variant on random images of its data set's shape."""
+def time_step(name: str, variant: Variant, phase: str, precision: str, device_name: str, steps: int) -> Row:
+    """Time training steps of a variant, of one phase of its learning, on random images of its data set's shape."""
     device = devices.choose(device_name)
     training = variant.training.model_copy(update={"precision": precision})
     arrays = random_split(variant.data.split("/")[0], training.batch_size)
-    torch.manual_seed(0)
-    shape = view_shape(arrays.images.shape[1:], training)
-    model = build(variant.model, shape, arrays.record["classes"]).place(device)
-    model.configure(training)
+    model = untrained(variant, training, device)
     model.train()
-    size = training.batch_size
+    size, at = training.batch_size, model.phases()[phase]
     batch = Batches(samples(arrays, device), training, 0, device)(0)
     few = {key: values[:2] for key, values in batch.items()}
-    _stepper(model, few, device, precision)()  # compiles what is compiled
+    _stepper(model, few, at, device, precision)()  # compiles what is compiled
     base = devices.peak_memory(device)
-    step = _stepper(model, batch, device, precision)
+    step = _stepper(model, batch, at, device, precision)
     for _ in range(2):
         step()
     seconds = [_timed(step, device) for _ in range(steps)]
     memory = devices.peak_memory(device)
     return Row(
-        name,
+        f"{name} {phase}".rstrip(),
         precision,
         seconds=statistics.median(seconds),
         spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
         batch_size=size,
-        flop=count_flop(model, batch, device, precision),
+        flop=count_flop(model, batch, at, device, precision),
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
         memory_per_image=(memory - base) / (size - len(few["labels"])) if size > 2 else 0.0,
     )
+
+
+def untrained(variant: Variant, training: Training, device: torch.device) -> Model:
+    """A variant's model, configured for training."""
+    about = describe(variant.data.split("/")[0])
+    torch.manual_seed(0)
+    shape = view_shape((about["channels"], about["height"], about["width"]), training)
+    model = build(variant.model, shape, about["classes"]).place(device)
+    model.configure(training)
+    return model
 
 
 def random_split(name: str, n: int) -> Arrays:
@@ -95,15 +104,15 @@ def random_split(name: str, n: int) -> Arrays:
     return Arrays(images, random.integers(about["classes"], size=n), {}, record)
 
 
-def count_flop(model: Model, batch: Batch, device: torch.device, precision: str) -> float:
-    """Operations that a training step needs: what the model's equations ask for, not what the implementation spends.
+def count_flop(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
+    """Operations that training step `at` needs: what the model's equations ask for, not what the implementation spends.
 
     Convolutions and fully connected layers are counted as they run, votes and routing from their equations: the
     block-diagonal products that compute them fast do more arithmetic than that.
     """
     counter: Any = FlopCounterMode(display=False)
     with counter:
-        _stepper(model, batch, device, precision)()
+        _stepper(model, batch, at, device, precision)()
     by_operation = counter.get_flop_counts()["Global"]
     routing = model.routing_operations(len(batch["labels"]))
     return routing + sum(n for operation, n in by_operation.items() if not routing or "bmm" not in str(operation))
@@ -123,7 +132,7 @@ def line(row: Row, first: Row) -> str:
     rate = row.flop / row.seconds
     relative = row.seconds / row.batch_size / (first.seconds / first.batch_size)
     return (
-        f"{row.name:<28} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size:>6}"
+        f"{row.name:<32} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size:>6}"
         f" {row.batch_size / row.seconds:>9.1f} {relative:>8.2f}"
         f" {rate / GIGA:>8.1f} {row.peaks['bf16'] / GIGA:>6.0f} {rate / row.peaks['bf16']:>5.0%}"
         f" {row.peaks['float32'] / GIGA:>6.0f} {rate / row.peaks['float32']:>5.0%} {row.peak_memory / 2**30:>7.2f}"
@@ -132,7 +141,7 @@ def line(row: Row, first: Row) -> str:
 
 
 HEAD = (
-    f"{'model':<28} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
+    f"{'model':<32} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
     f" {'GFLOP/s':>8}"
     f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
     f" {'MiB/image':>9}"
@@ -178,12 +187,13 @@ def _bench(options: argparse.Namespace) -> None:
             continue
         twin = timed.setdefault(_work(variant), name)
         if twin != name:
-            print(f"{name:<28} as {twin}", flush=True)
+            print(f"{name:<32} as {twin}", flush=True)
             continue
-        for precision in options.precisions:
+        phases = untrained(variant, variant.training, torch.device("cpu")).phases()
+        for phase, precision in itertools.product(phases, options.precisions):
             # A process for each, so that one model's memory does not count for the next.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-                job = process.submit(time_step, name, variant, precision, options.device, options.steps)
+                job = process.submit(time_step, name, variant, phase, precision, options.device, options.steps)
                 row = job.result()
                 print(line(row, first.setdefault((name.split("/")[0], variant.data, precision), row)), flush=True)
 
@@ -195,10 +205,10 @@ def _work(variant: Variant) -> str:
     return f"{variant.model!r} {shape} {variant.training.batch_size} {'pairs' in defaults(variant.data.split('/')[0])}"
 
 
-def _stepper(model: Model, batch: Batch, device: torch.device, precision: str) -> Callable[[], object]:
+def _stepper(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> Callable[[], object]:
     def step() -> object:
         with devices.arithmetic(device, precision):
-            return model.training_step(batch, 0)
+            return model.training_step(batch, at)
 
     return step
 

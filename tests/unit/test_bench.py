@@ -30,7 +30,7 @@ def test_operations_are_those_of_the_equations() -> None:
     routing = (3 + 2) * 2 * 72 * 4 * 16
     decoder = 2 * (64 * 16 + 16 * 784)
     expected = images * (2 * first + 3 * (second + votes + routing + decoder))
-    assert bench.count_flop(model, batch, torch.device("cpu"), "float32") == expected
+    assert bench.count_flop(model, batch, 0, torch.device("cpu"), "float32") == expected
 
 
 def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:

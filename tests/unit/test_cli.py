@@ -61,7 +61,9 @@ def test_run_goes_through_all_stages_once(
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
-    message = "--variants: no variant 'sparscaps' in sparse, consensus, discriminative (did you mean 'sparsecaps'?)"
+    message = (
+        "--variants: no variant 'sparscaps' in sparse, consensus, experts, discriminative (did you mean 'sparsecaps'?)"
+    )
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 

@@ -30,7 +30,7 @@ class Config(Section):
 
     scale: str = "smoke"
     """`smoke`, `desk`, `paper`, or any other file of `config/scales/`."""
-    papers: tuple[str, ...] = Field(("sparse", "consensus", "discriminative"), min_length=1)
+    papers: tuple[str, ...] = Field(("sparse", "consensus", "experts", "discriminative"), min_length=1)
     """Papers to regenerate."""
     seeds: tuple[int, ...] | None = None
     """Seeds to run instead of the scale's own."""

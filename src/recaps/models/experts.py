@@ -113,6 +113,10 @@ class Experts(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"autoencoder": self.optimizer, **self.descents}
 
+    def phases(self) -> dict[str, int]:
+        starts = dict(zip(PHASES, (0, *self.ends), strict=False))
+        return {phase: start for phase, start in starts.items() if phase_at(self.ends, start) == phase}
+
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Learn in the phase of the step; scalars as the methods of the three phases say."""
         images, self.phase = batch["images"], phase_at(self.ends, step)

@@ -42,6 +42,10 @@ class Model(nn.Module):
         """All optimisers by name: their state belongs into a checkpoint."""
         return {"adam": self.optimizer}
 
+    def phases(self) -> dict[str, int]:
+        """The first step of each kind of step that training takes, by name, when `configure` was called."""
+        return {"": 0}
+
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The scalar `loss` to be minimised, and its terms or other scalars worth a column in the history."""
         raise NotImplementedError

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.special import entr
 
 from recaps.config.training import Training
 from recaps.npz import Array
@@ -85,3 +86,47 @@ def first_of_each(labels: Array, count: int) -> Array:
     """Places of the first `count` images of each class, class by class."""
     places = [np.flatnonzero(labels == label)[:count] for label in np.unique(labels)]
     return np.concatenate(places) if places else np.empty(0, np.intp)
+
+
+def usage(activity: Array) -> float:
+    """How many units share the activity, as a fraction of all: the exponential of the entropy of its means.
+
+    Args:
+        activity: [N, units], not negative.
+
+    Returns:
+        1 where all units have the same mean, 1 / units where one has it all; 0 where none is ever active.
+    """
+    means = activity.mean(0, dtype=np.float64)
+    return float(np.exp(entr(means / means.sum()).sum()) / len(means)) if means.any() else 0.0
+
+
+def class_means(activity: Array, labels: Array) -> Array:
+    """Mean activity of each unit on each class that there is: [N, units], [N] to [classes, units]."""
+    return np.stack([activity[labels == label].mean(0, dtype=np.float64) for label in np.unique(labels)])
+
+
+def selectivity(activity: Array, labels: Array) -> Array:
+    """How much a unit prefers one class: its mean on the class that it likes best, less that on the others, over both.
+
+    Args:
+        activity: [N, units], not negative.
+        labels: [N], of two classes or more.
+
+    Returns:
+        [units], from 0 (no preference) to 1 (silent on all others); 0 where a unit is never active. All classes count
+        alike, however many images they have.
+    """
+    means = class_means(activity, labels)
+    best = means.max(0)
+    others = (means.sum(0) - best) / (len(means) - 1)
+    return np.divide(best - others, best + others, out=np.zeros_like(best), where=best > 0)
+
+
+def correlation(a: Array, b: Array) -> Array:
+    """Pearson correlation over the pixels of two pictures: [N, ...], [N, ...] to [N]; 0 where one is constant."""
+    a, b = (each.reshape(len(each), -1).astype(np.float64) for each in (a, b))
+    vary = (np.ptp(a, 1) > 0) & (np.ptp(b, 1) > 0)
+    a, b = (each - each.mean(1, keepdims=True) for each in (a, b))
+    lengths = np.sqrt(np.square(a).sum(1) * np.square(b).sum(1))
+    return np.divide((a * b).sum(1), lengths, out=np.zeros(len(a)), where=vary)

@@ -1,0 +1,134 @@
+"""Pictures that a model generates, judged by a classifier that was trained on images of the kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import entr
+
+from recaps.errors import UserError
+from recaps.npz import Array
+
+#: Pictures that go through the classifier, or are compared with images, at a time.
+BATCH = 500
+
+
+class Judged(NamedTuple):
+    """What a classifier sees in N pictures."""
+
+    probabilities: Array
+    """Softmax of the class scores, [N, classes]."""
+    features: Array
+    """Units of the layer below the scores, [N, hidden]."""
+
+    @property
+    def decisions(self) -> Array:
+        """The class of the highest probability, [N]."""
+        return np.asarray(self.probabilities.argmax(1))
+
+
+class Judge:
+    """The ConvNet of a run, on the CPU.
+
+    Raises:
+        UserError: the run's files are missing or damaged, or its model is no ConvNet.
+    """
+
+    def __init__(self, run: Path) -> None:
+        import torch
+
+        from recaps.config.training import Training
+        from recaps.models.convnet import ConvNet
+        from recaps.training.run import load_model
+
+        model, config = load_model(run, torch.device("cpu"))
+        if not isinstance(model, ConvNet):
+            raise UserError(f"{run}: samples are judged by a ConvNet, and this is a model of another family")
+        self.run, self.model, self.shape = run, model, tuple(config["image_shape"])
+        self.training = Training.model_validate(config["training"])
+
+    def __call__(self, pictures: Array) -> Judged:
+        """Judge pictures [N, C, H, W], float32 in 0..1.
+
+        Raises:
+            UserError: the ConvNet was trained on images of another shape.
+        """
+        import torch
+
+        from recaps.training.batches import view, view_shape
+
+        if view_shape(pictures.shape[1:], self.training) != self.shape:
+            raise UserError(f"{self.run}: trained on {self.shape}, but the pictures are {pictures.shape[1:]}")
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(pictures), BATCH):
+                batch = torch.from_numpy(np.ascontiguousarray(pictures[start : start + BATCH], np.float32))
+                features = self.model.features(view(batch, self.training))
+                parts.append((self.model.scores(features).softmax(1).numpy(), features.numpy()))
+        return Judged(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def confidence(probabilities: Array) -> Array:
+    """Highest probability of each picture: [N, classes] to [N]."""
+    return np.asarray(probabilities.max(1))
+
+
+def coverage(probabilities: Array) -> float:
+    """How many classes a judge decides for: the exponential of the entropy of its decisions, from 1 to all classes.
+
+    Args:
+        probabilities: [N, classes].
+    """
+    shares = np.bincount(probabilities.argmax(1)) / len(probabilities)
+    return float(np.exp(entr(shares).sum()))
+
+
+def frechet_distance(a: Array, b: Array) -> float:
+    """|m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^(1/2)), of Gaussians with the means and covariances of two sets.
+
+    Args:
+        a: features [N, D], at least two rows.
+        b: features [M, D], likewise.
+    """
+    (mean_a, root_a), (mean_b, root_b) = _gaussian(a), _gaussian(b)
+    # With C = R R' the square roots of the eigenvalues of C_a C_b are the singular values of R_a' R_b.
+    overlap = np.linalg.svd(root_a.T @ root_b, compute_uv=False).sum()
+    return float(np.square(mean_a - mean_b).sum() + np.square(root_a).sum() + np.square(root_b).sum() - 2 * overlap)
+
+
+def _gaussian(features: Array) -> tuple[Array, Array]:
+    """Mean [D], and R with the covariance R R', [D, D]."""
+    values, axes = np.linalg.eigh(np.cov(features, rowvar=False, dtype=np.float64))
+    return features.mean(0, dtype=np.float64), axes * np.sqrt(np.maximum(values, 0))
+
+
+def negatives(pictures: Array, images: Array) -> Array:
+    """Whether a picture's negative (1 - picture) is nearer to any image than the picture itself is to any: bool [N].
+
+    Args:
+        pictures: in 0..1, [N, ...]; near is what has a small squared error.
+        images: in 0..1, [M, ...].
+    """
+    return np.asarray(_nearest(1 - pictures, images) < _nearest(pictures, images))
+
+
+def _nearest(pictures: Array, images: Array) -> Array:
+    """Squared error between each picture and the image that is nearest to it, [N]."""
+    flat = pictures.reshape(len(pictures), -1).astype(np.float64)
+    others = images.reshape(len(images), -1).astype(np.float64)
+    lengths = np.square(others).sum(1)
+    parts = [flat[start : start + BATCH] for start in range(0, len(flat), BATCH)]
+    return np.concatenate([(lengths - 2 * part @ others.T).min(1) + np.square(part).sum(1) for part in parts])
+
+
+def bootstrap_error(statistic: Callable[..., float], *sets: Array, resamples: int = 20) -> float:
+    """Standard error of a statistic of some sets, each a sample of its own: its deviation over sets drawn from them.
+
+    Rows are drawn with replacement, and the same ones every time.
+    """
+    draw = np.random.default_rng(0)
+    values = [statistic(*(each[draw.integers(len(each), size=len(each))] for each in sets)) for _ in range(resamples)]
+    return float(np.std(values, ddof=1))
