@@ -9,7 +9,7 @@ Pictures come from Gaussian samples in one capsule, with all others zero.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -296,17 +296,19 @@ class Autoencoder(nn.Module):
         self.between = tuple(side - KERNEL + 1 for side in sides)
         self.inside = tuple((side - KERNEL) // STRIDE + 1 for side in self.between)
         self.left_over = tuple((side - KERNEL) % STRIDE for side in self.between)
-        self.first = nn.Conv2d(channels, options.channels[0], KERNEL)
-        self.second = nn.Conv2d(*options.channels, KERNEL, STRIDE)
-        self.bias_between = nn.Parameter(torch.zeros(options.channels[0]))
-        self.bias_images = nn.Parameter(torch.zeros(channels))
+        self.first = nn.Conv2d(channels, options.channels[0], KERNEL, bias=options.bias)
+        self.second = nn.Conv2d(*options.channels, KERNEL, STRIDE, bias=options.bias)
+        self.bias_between = nn.Parameter(torch.zeros(options.channels[0])) if options.bias else None
+        self.bias_images = nn.Parameter(torch.zeros(channels)) if options.bias else None
         self.capsules = self.inside[0] * self.inside[1] * options.channels[1] // options.primary_dim
 
     def encode(self, images: Tensor) -> Tensor:
         """The code of images, float32."""
         maps = images
         for layer in (self.first, self.second):
-            maps = convolve(maps, layer.weight, layer.stride[0]) + cast(Tensor, layer.bias)[:, None, None]
+            maps = convolve(maps, layer.weight, layer.stride[0])
+            if layer.bias is not None:
+                maps = maps + layer.bias[:, None, None]
             maps = leaky_relu(maps, self.slope)
         return maps.float()
 
@@ -316,7 +318,7 @@ class Autoencoder(nn.Module):
             code, self.second.weight, self.bias_between, stride=STRIDE, output_padding=self.left_over
         )
         images = transposed(leaky_relu(maps, self.slope), self.first.weight)
-        return images + self.bias_images[:, None, None]
+        return images if self.bias_images is None else images + self.bias_images[:, None, None]
 
     def as_capsules(self, code: Tensor) -> Tensor:
         """A code as capsules [B, I, d], in the order row, column, channels."""

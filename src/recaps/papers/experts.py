@@ -428,7 +428,7 @@ def architecture(config: Mapping[str, Any]) -> list[dict[str, object]]:
         )
         picture = model.pictures(decoded)
     first, second = (_count(layer.parameters()) for layer in (coder.first, coder.second))
-    biases = [_count([each]) for each in (coder.bias_between, coder.bias_images)]
+    biases = [None if each is None else each.numel() for each in (coder.bias_between, coder.bias_images)]
     w, u = (_count(part.parameters()) for part in (model.encoder, model.decoder))
     kernels = [("x".join(map(str, each.kernel_size)), each.stride[0]) for each in (coder.first, coder.second)]
     none = ("", None)

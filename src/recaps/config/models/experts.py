@@ -23,6 +23,10 @@ class Options(Section):
     """Dimensions of an output capsule."""
     iterations: int = Field(3, ge=1)
     """Reading. Iterations of cosine routing; the paper gives none."""
+    bias: bool = False
+    """Reading. Biases in the autoencoder. The paper lists filters alone, and only without biases is a code of zeros an
+    even grey, and the opposite of a code about the negative of its picture, as in its figure 2. With biases pictures
+    are much better and no sample is a negative."""
     leaky_slope: float = Field(0.2, ge=0)
     """Reading. Slope of the leaky ReLUs below zero: TensorFlow's default, the paper gives none."""
     dropout: float = Field(0.5, ge=0, lt=1)
