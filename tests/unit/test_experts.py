@@ -255,6 +255,21 @@ def test_pictures_come_back_through_the_same_filters(shape: tuple[int, int, int]
     assert names == ["first.weight", "second.weight"]
 
 
+def test_without_biases_no_code_is_grey_and_the_opposite_code_the_negative() -> None:
+    """Exactly so where nothing leaks: figure 2's negatives."""
+    net, code = model(leaky_slope=1), torch.randn(2, 8, 2, 2)
+    assert not [name for name, _ in net.autoencoder.named_parameters() if "bias" in name]
+    with torch.inference_mode():
+        assert torch.equal(net.autoencoder.logits(torch.zeros_like(code)), torch.zeros(2, 1, 20, 20))
+        torch.testing.assert_close(net.autoencoder.logits(-code), -net.autoencoder.logits(code))
+    with_biases = model(bias=True).autoencoder
+    biases = {name: p.numel() for name, p in with_biases.named_parameters() if "bias" in name}
+    assert biases == {"bias_between": 4, "bias_images": 1, "first.bias": 4, "second.bias": 8}
+    with torch.no_grad():
+        with_biases.bias_images += 3
+    assert torch.equal(with_biases.logits(torch.zeros_like(code)), torch.full((2, 1, 20, 20), 3.0))
+
+
 def test_transposed_convolution_is_pytorchs() -> None:
     maps, weight = torch.randn(2, 5, 6, 7), torch.randn(5, 3, 4, 4)
     torch.testing.assert_close(transposed(maps, weight), conv_transpose2d(maps, weight), rtol=1e-4, atol=1e-5)
@@ -415,7 +430,7 @@ def test_operations_are_counted_for_the_phase_that_learns() -> None:
 def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:
     """Squared error of other digits than it learned from; an untrained decoder's pictures are off by 120 and more."""
     images = torch.tensor(read(resuming.digits(tmp_path, 300)).images).float() / 255
-    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16)
+    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16, bias=True)
     plan = training(steps=240, batch_size=20, learning_rate=5e-3, log_every=10)
     net.configure(plan)
     history = [net.training_step({"images": images[torch.randint(250, (20,))]}, step) for step in range(plan.steps)]

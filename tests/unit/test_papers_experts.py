@@ -523,11 +523,13 @@ def test_figure_1_counts_every_weight_and_shows_real_shapes(results: Results) ->
     assert "1,474,560\nweights" in texts
 
 
-def test_figure_1_shows_what_was_built(tmp_path: Path) -> None:
-    narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7}
+@pytest.mark.parametrize("bias", [False, True])
+def test_figure_1_shows_what_was_built(tmp_path: Path, bias: bool) -> None:
+    narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7, "bias": bias}
     _, data = experts.figure_1(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0,)))
     assert list(data["shape"][:5]) == ["28x28x1", "20x20x4", "6x6x6", "72 capsules of 3", "5 capsules of 7"]
-    assert list(data["weights"].dropna()) == [4 * 82, 6 * (81 * 4 + 1), 72 * 3 * 35, 72 * 3 * 35, 4, 1]
+    weights = [4 * (81 + bias), 6 * (81 * 4 + bias), 72 * 3 * 35, 72 * 3 * 35, *([4, 1] if bias else [])]
+    assert list(data["weights"].dropna()) == weights
 
 
 def test_figure_2_shows_the_first_four_of_each_capsule(results: Results) -> None:

@@ -111,8 +111,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="a prepared training split, e.g. results/desk/datasets/mnist/train")
     parser.add_argument("--out", type=Path, required=True, help="the table to write (CSV)")
-    parser.add_argument("--steps", type=int, nargs=3, default=(600, 800, 300), metavar=("AUTOENCODER", "W", "U"))
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--steps", type=int, nargs=3, default=(600, 500, 200), metavar=("AUTOENCODER", "W", "U"))
+    parser.add_argument("--batch-size", type=int, default=16)
     given = parser.parse_args()
     keep_memory()
     images = torch.tensor(arrays.read(given.data).images[-20000:]).float() / 255
