@@ -20,6 +20,7 @@ from scipy.linalg import sqrtm
 from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.config.models import FAMILIES
+from recaps.config.models.experts import Options
 from recaps.errors import UserError
 from recaps.evaluation import samples
 from recaps.evaluation.samples import (
@@ -32,7 +33,7 @@ from recaps.evaluation.samples import (
 )
 from recaps.models import build
 from recaps.npz import Array, save
-from recaps.papers import draw, experts
+from recaps.papers import draw, experts, experts_search
 from recaps.papers.measures import correlation, selectivity, usage
 from recaps.papers.results import Results
 from recaps.report.claims import Number, check_variants
@@ -665,3 +666,24 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
 def test_what_draws_needs_no_torch_to_begin_with() -> None:
     code = "import sys, recaps.papers.experts, recaps.evaluation.samples; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# The search
+
+
+def test_the_search_gives_a_row_for_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_search, "HELD_OUT", 4)
+    torch.manual_seed(0)
+    trials = [{}, {"encoder_rate": 5.0}]
+    rows = experts_search.search(torch.rand(8, 1, 28, 28), trials, steps=(1, 1, 1), batch_size=2)
+    assert [(row["option"], row["value"]) for row in rows] == [("defaults", ""), ("encoder_rate", "5.0")]
+    assert rows[0]["autoencoder_error"] == rows[1]["autoencoder_error"], "both begin with the same autoencoder"
+    assert all(row["chain_error"] > 0 for row in rows)
+
+
+def test_the_search_does_not_learn_from_what_it_measures_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_search, "HELD_OUT", 5)
+    images = torch.rand(8, 1, 28, 28)
+    images[3:] = math.nan
+    model = experts_search.trained(images, Options(autoencoder=0.4, encoder=0.3), 10, 4)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,20 +59,19 @@ def search(
         batch_size: images per step, in all phases.
 
     Returns:
-        A row per trial: `option`, `value`, `chain_error`, `autoencoder_error`, `length` of the capsules, `seconds`.
+        A row per trial: `option`, `value`, `chain_error`, `autoencoder_error` and mean `length` of the capsules.
     """
     first = trained(images, Options(autoencoder=1, encoder=0), steps[0], batch_size)
     shared = first.autoencoder.state_dict()
     rows: list[dict[str, Any]] = []
     for changed in trials:
-        started = time.perf_counter()
         options = Options(autoencoder=0, encoder=steps[1] / (steps[1] + steps[2]), **changed)
         model = trained(images, options, steps[1] + steps[2], batch_size, shared)
         row: dict[str, Any] = {
             "option": ", ".join(changed) or "defaults",
             "value": ", ".join(map(str, changed.values())),
         }
-        rows.append(row | measured(model, images[-HELD_OUT:]) | {"seconds": round(time.perf_counter() - started)})
+        rows.append(row | measured(model, images[-HELD_OUT:]))
         print(rows[-1], flush=True)
     return rows
 
