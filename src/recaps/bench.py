@@ -132,7 +132,7 @@ def line(row: Row, first: Row) -> str:
     rate = row.flop / row.seconds
     relative = row.seconds / row.batch_size / (first.seconds / first.batch_size)
     return (
-        f"{row.name:<32} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size:>6}"
+        f"{row.name:<36} {row.precision:<9} {row.seconds:>8.3f} {row.spread:>7.0%} {row.batch_size:>6}"
         f" {row.batch_size / row.seconds:>9.1f} {relative:>8.2f}"
         f" {rate / GIGA:>8.1f} {row.peaks['bf16'] / GIGA:>6.0f} {rate / row.peaks['bf16']:>5.0%}"
         f" {row.peaks['float32'] / GIGA:>6.0f} {rate / row.peaks['float32']:>5.0%} {row.peak_memory / 2**30:>7.2f}"
@@ -141,7 +141,7 @@ def line(row: Row, first: Row) -> str:
 
 
 HEAD = (
-    f"{'model':<32} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
+    f"{'model':<36} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
     f" {'GFLOP/s':>8}"
     f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
     f" {'MiB/image':>9}"
@@ -187,7 +187,7 @@ def _bench(options: argparse.Namespace) -> None:
             continue
         twin = timed.setdefault(_work(variant), name)
         if twin != name:
-            print(f"{name:<32} as {twin}", flush=True)
+            print(f"{name:<36} as {twin}", flush=True)
             continue
         phases = untrained(variant, variant.training, torch.device("cpu")).phases()
         for phase, precision in itertools.product(phases, options.precisions):
