@@ -13,6 +13,8 @@ from recaps import io
 from recaps.config.load import Project
 from recaps.papers.results import Results
 from recaps.report.claims import Claim, Number, read
+from recaps.report.measured import collect
+from recaps.report.scorecard import scorecard
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -58,3 +60,15 @@ def timed(results: Results, seconds: Mapping[str, list[float]], batch_size: int)
 def values(table: pd.DataFrame, variant: str, metric: str) -> list[float]:
     """A metric of a variant, by seed."""
     return list(table[(table["variant"] == variant) & (table["metric"] == metric)]["value"])
+
+
+def verdicts(paper: str, table: pd.DataFrame) -> dict[str, str]:
+    """Verdicts by claim; every claim of the paper must find what it measures, in its unit, among the metrics."""
+    measured = table.assign(paper=paper, stand_in=False)
+    known, own = collect(measured), claims(paper)
+    for claim in own:
+        for measure in claim.measures:
+            assert known[paper, measure.variant, measure.metric].unit == claim.unit, claim.id
+    found: dict[str, str] = scorecard(own, measured, "desk").set_index("id")["verdict"].to_dict()
+    assert "not run at this scale" not in found.values()
+    return found

@@ -21,7 +21,6 @@ from recaps.npz import Array, save
 from recaps.papers import consensus, draw, networks
 from recaps.papers.results import Results
 from recaps.report.claims import Bound, Number, Ordering, check_variants
-from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
 from recaps.report.scorecard import scorecard
 
@@ -230,13 +229,7 @@ def test_time_is_compared_within_each_round(results: Results) -> None:
 
 def test_every_claim_finds_what_it_measures(results: Results, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    table = consensus.metrics(results).assign(paper="consensus", stand_in=False)
-    known = collect(table)
-    for claim in CLAIMS:
-        for measure in claim.measures:
-            assert known[("consensus", measure.variant, measure.metric)].unit == claim.unit, claim.id
-    verdicts = scorecard(CLAIMS, table, "desk").set_index("id")["verdict"]
-    assert "not run at this scale" not in set(verdicts)
+    verdicts = made_results.verdicts("consensus", consensus.metrics(results))
     assert verdicts["consensus/section-5/weights"] == "reproduced"
 
 

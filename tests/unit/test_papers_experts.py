@@ -37,9 +37,7 @@ from recaps.papers import draw, experts, experts_search
 from recaps.papers.measures import correlation, selectivity, usage
 from recaps.papers.results import Results
 from recaps.report.claims import Number, check_variants
-from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
-from recaps.report.scorecard import scorecard
 
 CLAIMS = made_results.claims("experts")
 SHAPE = (1, 28, 28)
@@ -467,13 +465,7 @@ def test_sizes_are_those_that_were_built_and_minutes_those_it_took(tmp_path: Pat
 
 def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    measured = table.assign(paper="experts", stand_in=False)
-    known = collect(measured)
-    for claim in CLAIMS:
-        for measure in claim.measures:
-            assert known[("experts", measure.variant, measure.metric)].unit == claim.unit, claim.id
-    verdicts = scorecard(CLAIMS, measured, "desk").set_index("id")["verdict"]
-    assert "not run at this scale" not in set(verdicts)
+    verdicts = made_results.verdicts("experts", table)
     assert {verdicts[claim.id] for claim in CLAIMS if isinstance(claim, Number)} == {"reproduced"}
     assert verdicts["experts/figure-2/restricted-mnist"] == "reproduced"
     assert verdicts["experts/section-4-2/opposite-fashion"] == "reproduced"

@@ -71,7 +71,8 @@ CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
 
 def table_1(results: Results) -> pd.DataFrame:
     """The chain, the capsules and the samples in numbers, means over seeds; a row per data set and kind of picture."""
-    rows = [row for seed in results.seeds for row in (*_code_metrics(results, seed), *_sample_metrics(results, seed))]
+    rows = [row for seed in results.seeds for row in _code_metrics(results, seed)]
+    rows += [row for seed in results.seeds for row in _sample_metrics(results, seed, errors=False)]
     known = pd.concat([head_metrics(results), metric_rows(rows)])
     means: Mapping[Any, float] = known.groupby(["variant", "metric"])["value"].mean().to_dict()
     table = []
@@ -300,15 +301,18 @@ def _time_metrics(results: Results, seed: int) -> list[MetricRow]:
 # Samples
 
 
-def _sample_metrics(results: Results, seed: int) -> list[MetricRow]:
-    """Of what the judge of the same seed sees in samples of all models, and in test images."""
+def _sample_metrics(results: Results, seed: int, errors: bool = True) -> list[MetricRow]:
+    """Of what the judge of the same seed sees in samples of all models, and in test images.
+
+    Without `errors`, those that take a bootstrap are left out.
+    """
     rows: list[MetricRow] = []
     for dataset, name in _variants(results, "judge").items():
         judge, on = Judge(results.run(name, seed)), _test_set(results, name)
         settings = results.paper.variants[name]
         train, test = (_images(results.split(each)) for each in (settings.data, settings.test))
         real = judge(test)
-        rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on)
+        rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on, errors)
         for kind in ACTIVITY:
             if (variant := f"{dataset}-{kind}") not in results.paper.variants:
                 continue
@@ -317,24 +321,27 @@ def _sample_metrics(results: Results, seed: int) -> list[MetricRow]:
                 samples = _first(probe[domain])
                 pictures = _flat(samples)
                 seen = judge(pictures)
-                rows += _judged(variant, seed, domain, seen, real, negatives(pictures, train), on)
+                rows += _judged(variant, seed, domain, seen, real, negatives(pictures, train), on, errors)
                 if domain == "restricted":
                     rows += _agreement(variant, seed, seen.decisions.reshape(samples.shape[:2]), on)
     return rows
 
 
 def _judged(
-    variant: str, seed: int, domain: str, seen: Judged, beside: Judged, negative: Array, on: str
+    variant: str, seed: int, domain: str, seen: Judged, beside: Judged, negative: Array, on: str, errors: bool
 ) -> list[MetricRow]:
     """What the judge has `seen` in a domain, and the distance from as many pictures of those seen `beside`."""
     n = len(seen.features)
     others = beside.features[:n]
     classes, distance = coverage(seen.probabilities), frechet_distance(seen.features, others)
-    errors = (bootstrap_error(coverage, seen.probabilities), bootstrap_error(frechet_distance, seen.features, others))
+    deviations = (math.nan, math.nan)
+    if errors:
+        by_decisions = bootstrap_error(coverage, seen.probabilities)
+        deviations = (by_decisions, bootstrap_error(frechet_distance, seen.features, others))
     return [
         mean_row(variant, seed, f"{domain}-confidence", confidence(seen.probabilities), "fraction", on),
-        (variant, seed, f"{domain}-coverage", classes, errors[0], n, "count", on),
-        (variant, seed, f"{domain}-frechet", distance, errors[1], n, "squared distance", on),
+        (variant, seed, f"{domain}-coverage", classes, deviations[0], n, "count", on),
+        (variant, seed, f"{domain}-frechet", distance, deviations[1], n, "squared distance", on),
         (variant, seed, f"{domain}-negatives", float(negative.mean()), math.nan, n, "fraction", on),
     ]
 
