@@ -430,7 +430,7 @@ def test_operations_are_counted_for_the_phase_that_learns() -> None:
 def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:
     """Squared error of other digits than it learned from; an untrained decoder's pictures are off by 120 and more."""
     images = torch.tensor(read(resuming.digits(tmp_path, 300)).images).float() / 255
-    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16, bias=True)
+    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16, bias=True, encoder_rate=20)
     plan = training(steps=240, batch_size=20, learning_rate=5e-3, log_every=10)
     net.configure(plan)
     history = [net.training_step({"images": images[torch.randint(250, (20,))]}, step) for step in range(plan.steps)]

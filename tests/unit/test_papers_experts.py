@@ -668,7 +668,7 @@ def test_the_search_gives_a_row_for_each_trial(monkeypatch: pytest.MonkeyPatch) 
     torch.manual_seed(0)
     trials = [{}, {"encoder_rate": 5.0}]
     rows = experts_search.search(torch.rand(8, 1, 28, 28), trials, steps=(1, 1, 1), batch_size=2)
-    assert [(row["option"], row["value"]) for row in rows] == [("defaults", ""), ("encoder_rate", "5.0")]
+    assert [(row["option"], row["value"]) for row in rows] == [("start", ""), ("encoder_rate", "5.0")]
     assert rows[0]["autoencoder_error"] == rows[1]["autoencoder_error"], "both begin with the same autoencoder"
     assert all(row["chain_error"] > 0 for row in rows)
 

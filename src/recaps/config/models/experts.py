@@ -42,7 +42,8 @@ class Options(Section):
     z / (1 + z^2), which a length shares with its inverse, is drawn to the smaller of the two and runs away beyond 1."""
     decoder_scale: float = Field(0.45, gt=0)
     """Reading. By what the code is multiplied once more for U, and divided on the way out. U's rule is at rest where
-    its own capsules x~_j are as long as W's; with 1 that leaves the code half as long as it should be."""
+    its own capsules x~_j are as long as W's; with 1 that leaves the code half as long as it should be, and U runs away
+    when W has learned for long."""
     autoencoder: float = Field(0.5, ge=0, le=1)
     """Part of the training steps in which the autoencoder learns."""
     encoder: float = Field(0.25, ge=0, le=1)
@@ -51,7 +52,7 @@ class Options(Section):
     initial: float = Field(0.01, gt=0)
     """Reading. Standard deviation of W and U at the start, where the paper says N(0, 0.01). With 0.1, the number taken
     as the variance, the noise of the start stays visible in samples."""
-    encoder_rate: float = Field(20.0, gt=0)
+    encoder_rate: float = Field(40.0, gt=0)
     """Reading. Step size of W at the start of its phase, for each input capsule: lambda of algorithm 1 is this times
     their number, because couplings are about one divided by it."""
     decoder_rate: float = Field(0.3, gt=0)
