@@ -46,6 +46,7 @@ rule read_probe:
         runtime=growing(30),
     params:
         code=plan.family_code("read_probe"),
+        images=plan.probe_images,
     message:
         "Probe {wildcards.probe} of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:

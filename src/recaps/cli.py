@@ -133,10 +133,10 @@ class Run:
                 limit = self.plan.limit(self._wildcards(dataset=dataset, split=split))
                 folder = self._prepared(self.plan.dataset_files(name))
                 extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
-        for name in self.variant.probes:
+        for name, images in self.variant.probes.items():
             if _missing(out := self.folder / probe_file(name)):
                 folder = self._prepared(self.plan.test_set(self._wildcards()))
-                probe(self.folder, folder, out, name=name, device=self.device, threads=self.threads)
+                probe(self.folder, folder, out, name=name, images=images, device=self.device, threads=self.threads)
 
     def evaluate(self) -> None:
         """Heads."""

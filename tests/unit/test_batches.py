@@ -162,6 +162,42 @@ def test_the_test_view_is_the_centre() -> None:
     assert view(images, Training(crop=6, standardise="last")).mean().abs() < 1e-6
 
 
+@pytest.mark.parametrize("standardise", [None, "first", "last"])
+def test_padding_comes_first(standardise: str | None) -> None:
+    """As if the set had been padded before: then shifted, cropped and the rest, in training and in evaluation."""
+    small, changes = (
+        split(n=16, channels=3),
+        {"crop": 13, "flip": True, "contrast": (0.5, 2), "standardise": standardise},
+    )
+    images = np.pad(small.images, ((0, 0), (0, 0), (3, 3), (3, 3)))
+    large = Arrays(images, small.labels, {}, small.record)
+    made = batches(small, pad=3, shift=3, **changes)(2)["images"]
+    assert torch.equal(made, batches(large, shift=3, **changes)(2)["images"])
+    assert made.shape == (16, 3, 13, 13)
+    shown = view(torch.tensor(small.images), Training(pad=3, **changes))
+    assert torch.equal(shown, view(torch.tensor(images), Training(**changes)))
+    assert view_shape((3, 12, 12), Training(pad=3, **changes)) == (3, 13, 13)
+
+
+def test_padding_alone_is_a_border_of_zeros() -> None:
+    arrays = split(n=16)
+    shown = view(torch.tensor(arrays.images), Training(pad=2))
+    assert torch.equal(shown[:, :, 2:14, 2:14], torch.tensor(arrays.images) / 255)
+    assert shown.sum() == pytest.approx(float((torch.tensor(arrays.images) / 255).sum()))
+    assert view_shape((1, 12, 12), Training(pad=2)) == (1, 16, 16)
+    made = batches(arrays, pad=2)(0)["images"]
+    assert made.shape == (16, 1, 16, 16)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_shift_after_padding_keeps_all_ink() -> None:
+    arrays = split(n=16)
+    plain, moved = batches(arrays)(0)["images"], batches(arrays, pad=4, shift=4)(0)["images"]
+    torch.testing.assert_close(moved.sum((1, 2, 3)), plain.sum((1, 2, 3)))
+    places = {tuple(image[0].nonzero().amin(0).tolist()) for image in moved}
+    assert len(places) > 8
+
+
 def test_pairs_show_two_digits_of_different_classes() -> None:
     arrays = split(pairs=50, shift=2)
     pairs = samples(arrays, CPU)
@@ -241,7 +277,7 @@ def test_training_on_pairs_goes_through_all_digits_with_a_new_partner_each_pass(
     assert shown(0) == shown(3)
 
 
-@pytest.mark.parametrize("change", [{"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": "first"}])
+@pytest.mark.parametrize("change", [{"pad": 2}, {"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": "first"}])
 def test_changes_that_a_pairs_parts_would_not_follow_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=rf"training\.{next(iter(change))}: cannot be had on pairs"):
         batches(split(pairs=3, shift=2), **change)
@@ -250,6 +286,8 @@ def test_changes_that_a_pairs_parts_would_not_follow_are_refused(change: dict[st
 def test_a_crop_larger_than_the_image_is_refused() -> None:
     with pytest.raises(UserError, match=r"training\.crop: 14, but the images are only 12x12"):
         view_shape((1, 12, 12), Training(crop=14))
+    with pytest.raises(UserError, match=r"training\.crop: 15, but the images are only 14x14"):
+        view_shape((1, 12, 12), Training(crop=15, pad=1))
 
 
 def test_plain_splits_are_not_pairs() -> None:

@@ -22,6 +22,10 @@ def in_dense(**settings: Any) -> dict[str, Any]:
     return {"overrides": {"sparse": {"variants": {"dense": settings}}}}
 
 
+def in_svm(**settings: Any) -> dict[str, Any]:
+    return {"overrides": {"sparse": {"heads": {"svm": settings}}}}
+
+
 PAPER = "config/papers/sparse.yaml with config's overrides: "
 
 
@@ -48,6 +52,16 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
             in_dense(model={"capsules": 1}),
             f"{PAPER}variants.dense.model.capsules: Input should be greater than or equal to 2, not 1",
         ),
+        (in_dense(probes=3), f"{PAPER}variants.dense.probes: Input should be a valid dictionary, not 3"),
+        (
+            in_dense(probes={"single-capsules": 0}),
+            f"{PAPER}variants.dense.probes.single-capsules: Input should be greater than or equal to 1, not 0",
+        ),
+        (
+            in_dense(probes=["Single"]),
+            f"{PAPER}variants.dense.probes.Single: a name is made of lower-case letters, digits and dashes",
+        ),
+        (in_svm(features=3), f"{PAPER}heads.svm.features: Input should be a list, not 3"),
         (
             {"overrides": {"sparse": {"protocols": {"mnist": {"fit": {"sett": 1}}}}}},
             f"{PAPER}unknown key 'protocols.mnist.fit.sett' (did you mean 'set'?)",
@@ -114,6 +128,22 @@ def test_order_of_merging(config: Path) -> None:
     assert training().steps < 1000, "the scale's defaults win over the paper's"
     assert training().shift == 6, "the variant's own settings stay"
     assert training(**in_dense(training={"steps": 7})).steps == 7, "the user's overrides win over all"
+
+
+def test_a_list_of_probes_means_the_usual_number_of_images(config: Path) -> None:
+    def probes(value: Any) -> dict[str, int]:
+        return dict(load(in_dense(probes=value), config).papers["sparse"].variants["dense"].probes)
+
+    assert probes(["single-capsules", "more"]) == {"single-capsules": 32, "more": 32}
+    assert probes({"single-capsules": 1000}) == {"single-capsules": 1000}
+
+
+def test_a_head_sees_one_array_or_several(config: Path) -> None:
+    def features(value: Any) -> tuple[str, ...]:
+        return load(in_svm(features=value), config).papers["sparse"].heads["svm"].features
+
+    assert features("prior_presence") == ("prior_presence",)
+    assert features(["presence", "pose"]) == ("presence", "pose")
 
 
 def test_merge() -> None:

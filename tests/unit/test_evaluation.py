@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from recaps import npz
+from recaps.config.variant import Head
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
-from recaps.evaluation.heads import evaluate, highest_are_labels
+from recaps.evaluation.heads import evaluate, features, highest_are_labels
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
 from recaps.nn.losses import right
@@ -75,7 +76,47 @@ def test_a_probe_is_written_and_a_misspelt_one_named(run: Path, datasets: Path, 
     probe(run, datasets / "mnist/test", tmp_path / "probe.npz", name="single-capsules", images=3, device="cpu")
     assert npz.read(tmp_path / "probe.npz")["single"].shape == (3, 4, 1, 28, 28)
     with pytest.raises(UserError, match="did you mean 'single-capsules'"):
-        probe(run, datasets / "mnist/test", tmp_path / "no.npz", name="single-capsule", device="cpu")
+        probe(run, datasets / "mnist/test", tmp_path / "no.npz", name="single-capsule", images=3, device="cpu")
+
+
+def test_a_probe_is_shown_all_its_images_at_once_and_no_more_than_there_are(
+    run: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+
+    class Counting:
+        def probes(self) -> dict[str, Any]:
+            return {"count": lambda images, labels: (shown.append(len(images)), {"sums": images.sum((1, 2, 3))})[1]}
+
+    config = json.loads((run / "config.json").read_text())
+    monkeypatch.setattr("recaps.evaluation.probes.load_model", lambda run, where: (Counting(), config))
+    probe(run, datasets / "mnist/test", tmp_path / "probe.npz", name="count", images=1000, device="cpu")
+    assert shown == [23]
+    made = npz.read(tmp_path / "probe.npz")
+    images = np.load(datasets / "mnist/test/images.npy").astype(np.float32)
+    np.testing.assert_allclose(made["sums"], images.sum((1, 2, 3)) / 255, rtol=1e-5)
+    assert len(made["labels"]) == 23
+
+
+def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path, tmp_path: Path) -> None:
+    """A model of 40x40 images, trained on 28x28 ones, is shown those of 28x28 and no others."""
+    settings = SETTINGS | {"training": SETTINGS["training"] | {"pad": 6, "shift": 6}}
+    identity = {"paper": "sparse", "variant": "padded", "scale": "test"}
+    train(
+        settings, identity=identity, seed=0, dataset=datasets / "mnist/test", out=tmp_path,
+        checkpoints=tmp_path / "ckpt", device="cpu", threads=1,
+    )  # fmt: skip
+    model, config = load_model(tmp_path, torch.device("cpu"))
+    assert config["image_shape"] == [1, 40, 40]
+    extract(tmp_path, datasets / "mnist/test", tmp_path / "latents.npz", limit=5, device="cpu")
+    padded = torch.tensor(np.load(datasets / "mnist-40/test/images.npy")[:5]).float() / 255
+    with torch.no_grad():
+        expected = model.latents(padded)["capsules"].numpy()
+    np.testing.assert_allclose(npz.read(tmp_path / "latents.npz")["capsules"], expected, atol=1e-5)
+    probe(tmp_path, datasets / "mnist/test", tmp_path / "probe.npz", name="single-capsules", images=5, device="cpu")
+    np.testing.assert_allclose(npz.read(tmp_path / "probe.npz")["images"], padded, atol=1e-6)
+    with pytest.raises(UserError, match=r"shape \[1, 52, 52\], padded by 6, but .* was trained on \[1, 40, 40\]"):
+        extract(tmp_path, datasets / "mnist-40/test", tmp_path / "no.npz", device="cpu")
 
 
 def test_a_run_without_its_weights_is_told_in_one_line(run: Path, datasets: Path, tmp_path: Path) -> None:
@@ -143,6 +184,60 @@ def test_masked_features_are_the_capsules_under_the_mask(tmp_path: Path) -> None
     protocol = {"fit": {"set": "a/test"}, "test": {"set": "a/test"}}
     blind = result({"a/test": file}, {"kind": "svm", "features": "masked"}, protocol, tmp_path)["accuracy"]
     assert blind == pytest.approx(np.bincount(arrays["labels"]).max() / 60)
+
+
+def several(file: Path, n: int, seed: int) -> Path:
+    """Latents in which two arrays tell the class together, and neither alone."""
+    draw = np.random.default_rng(seed)
+    one, other = draw.integers(0, 2, (2, n))
+    pose = np.zeros((n, 2, 3), np.float32)
+    pose[:, 1, 2] = other
+    presence = np.stack([one, 1 - one], 1).astype(np.float32)
+    arrays = {"presence": presence, "pose": pose, "ranks": other[:, None], "labels": one + 2 * other}
+    npz.save(file, arrays | {"stand_in": np.asarray(False)})
+    return file
+
+
+def test_several_arrays_are_put_side_by_side(tmp_path: Path) -> None:
+    latents = {"a/train": several(tmp_path / "a.npz", 80, 0), "a/test": several(tmp_path / "b.npz", 80, 1)}
+    protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
+
+    def accuracy(*names: str) -> float:
+        return float(result(latents, {"kind": "linear", "features": names}, protocol, tmp_path)["accuracy"])
+
+    assert accuracy("presence", "pose") == 1
+    assert accuracy("presence", "ranks") == 1
+    assert max(accuracy("presence"), accuracy("pose")) < 0.75
+    arrays = npz.read(latents["a/test"])
+    made = features(arrays, Head(kind="linear", features=("pose", "presence")))
+    assert made.dtype == np.float32
+    np.testing.assert_array_equal(made, np.concatenate([arrays["pose"].reshape(80, 6), arrays["presence"]], 1))
+
+
+def test_masked_is_the_one_name_that_is_no_array(tmp_path: Path) -> None:
+    arrays = npz.read(made_up(tmp_path / "a.npz", 6))
+    arrays["mask"] = np.random.default_rng(0).random((6, 3)).astype(np.float32)
+    made = features(arrays, Head(kind="svm", features=("masked", "scores")))
+    pairs = zip(arrays["capsules"], arrays["mask"], strict=True)
+    expected = [[c * m for c, m in zip(*each, strict=True)] for each in pairs]
+    np.testing.assert_allclose(made[:, :3], np.reshape(expected, (6, 3)), rtol=1e-6)
+    np.testing.assert_array_equal(made[:, 3:], arrays["scores"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["presence", "poses"], "has no 'poses', which the head or its protocol asks for (did you mean 'pose'?)"),
+        ("capsules", "has no 'capsules', which the head or its protocol asks for"),
+        ("masked", "has no 'capsules', which the head or its protocol asks for"),
+    ],
+)
+def test_an_array_that_the_latents_lack_is_told_in_one_line(names: Any, message: str, tmp_path: Path) -> None:
+    file = several(tmp_path / "a.npz", 8, 0)
+    with pytest.raises(UserError) as raised:
+        result({"a/test": file}, {"kind": "argmax", "features": names}, {"test": {"set": "a/test"}}, tmp_path)
+    assert str(raised.value).startswith(f"{file}: {message}")
+    assert "\n" not in str(raised.value)
 
 
 def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> None:

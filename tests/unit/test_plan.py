@@ -134,6 +134,15 @@ def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:
     assert plan().test_set(wildcards())[0] == "results/smoke/datasets/mnist-40/test/images.npy"
 
 
+def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
+    names = wildcards(probe="single-capsules")
+    assert plan().probe_images(names) == 32
+    other = plan(**dense(probes={"single-capsules": 7}))
+    assert other.probe_images(names) == 7
+    probe = "results/smoke/runs/sparse/dense/seed-0/probes/single-capsules.npz"
+    assert probe in other.metrics_inputs(wildcards())
+
+
 def test_what_a_training_depends_on(plan: Any) -> None:
     """Its model and training settings; neither titles nor what is evaluated afterwards, nor the machine."""
     before = plan().training(wildcards())

@@ -12,6 +12,7 @@ with job(snakemake):
         Path(snakemake.input.dataset[0]).parent,
         Path(snakemake.output.probe),
         name=snakemake.wildcards.probe,
+        images=snakemake.params.images,
         device=device(snakemake),
         threads=snakemake.threads,
     )

@@ -16,6 +16,8 @@ class Training(Section):
     """Mini-batches to train on."""
     batch_size: int = Field(128, ge=1)
     """Images per mini-batch."""
+    pad: int = Field(0, ge=0)
+    """Width of the border of zeros that is put around every image before all else, in training and afterwards."""
     shift: int = Field(0, ge=0)
     """Largest random shift of a training image, in pixels along each axis, zero filled. 0: none."""
     crop: int | None = Field(None, ge=1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from recaps.config.base import Section
 from recaps.config.models import ModelOptions
@@ -14,6 +14,33 @@ from recaps.errors import nearest
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
+ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+#: Images that a probe is shown where the configuration gives no number.
+PROBE_IMAGES = 32
+
+
+def _listed(value: Any) -> Any:
+    """One name as a list of it."""
+    return (value,) if isinstance(value, str) else value
+
+
+def _counted(value: Any) -> Any:
+    """A list of names as a mapping of each to the usual number."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return dict.fromkeys(value, PROBE_IMAGES)
+    return value
+
+
+OneOrMore = Annotated[
+    tuple[ArrayName, ...],
+    Field(min_length=1),
+    BeforeValidator(_listed, json_schema_input_type=ArrayName | tuple[ArrayName, ...]),
+]
+Counts = Annotated[
+    dict[Name, Annotated[int, Field(ge=1)]],
+    BeforeValidator(_counted, json_schema_input_type=dict[Name, Annotated[int, Field(ge=1)]] | tuple[Name, ...]),
+]
 
 
 class Part(Section):
@@ -45,9 +72,11 @@ class Head(Section):
 
     kind: Literal["svm", "linear", "argmax"]
     """`svm`: RBF kernel. `linear`: logistic regression. `argmax`: the model's own class scores, nothing is fitted."""
-    features: Literal["capsules", "masked", "scores"] = "capsules"
-    """Reading. `capsules`: the latent capsules as routing gives them, which the released code exported. `masked`: under
-    the sparse mask, as the paper's text says. `scores`: a supervised model's class scores."""
+    features: OneOrMore = ("capsules",)
+    """Arrays of the latents, a name or a list of names; several are put side by side, image by image. `scores`: a
+    supervised model's class scores. Reading, of the paper `sparse`: `capsules`, the latent capsules as routing gives
+    them, which the released code exported; `masked`, no array but `capsules` under the sparse mask, as the paper's text
+    says."""
     C: float = Field(100.0, gt=0)
     """Inverse strength of regularisation."""
     gamma: float = Field(0.1, gt=0)
@@ -69,8 +98,9 @@ class Variant(Section):
     """Sets whose latents are extracted, each with the largest number of images (null: all)."""
     heads: dict[Name, tuple[Name, ...]] = {}
     """For each head, the protocols that it is evaluated in."""
-    probes: tuple[Name, ...] = ()
-    """Arrays read from the trained model for figures, e.g. `single-capsules`."""
+    probes: Counts = {}
+    """Arrays read from the trained model for figures, e.g. `single-capsules`: for each the number of test images that
+    it is shown, all at once. A list of names means 32 for each."""
 
     @property
     def test(self) -> str:

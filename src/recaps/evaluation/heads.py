@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recaps import io
 from recaps.config.variant import Head, Part, Protocol
-from recaps.errors import UserError
+from recaps.errors import UserError, nearest
 from recaps.npz import read
 
 Features = npt.NDArray[np.float32]
@@ -50,7 +50,7 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
             shared = int(np.isin(original, seen).sum())
         if labels.ndim > 1:
             raise UserError(f"{latents[rules.fit.set]}: several labels per image; only the head 'argmax' knows them")
-        right = _classifier(settings).fit(fitted, labels).predict(tested) == truth
+        right = classifier(settings).fit(fitted, labels).predict(tested) == truth
     io.write_json(
         out,
         {
@@ -76,7 +76,15 @@ def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_
     return np.asarray((np.sort(highest, 1) == np.sort(wanted, 1)).all(1))
 
 
-def _classifier(head: Head) -> Any:
+def features(latents: Mapping[str, npt.NDArray[Any]], head: Head) -> Features:
+    """What a head sees of images: its arrays of their latents [N, ...], side by side, [N, D]."""
+    masked = {"masked": latents["capsules"] * latents["mask"][..., None]} if "masked" in head.features else {}
+    arrays = [{**latents, **masked}[name] for name in head.features]
+    return np.concatenate([each.reshape(len(each), -1) for each in arrays], 1, dtype=np.float32)
+
+
+def classifier(head: Head) -> Any:
+    """A head that is to be fitted, with scikit-learn's methods."""
     if head.kind == "svm":
         from sklearn.svm import SVC
 
@@ -88,16 +96,13 @@ def _classifier(head: Head) -> Any:
 
 def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Features, Labels, Labels]:
     """Features, labels and originals of a part."""
-    names = ["scores" if head.features == "scores" else "capsules"] + ["mask"] * (head.features == "masked")
     file = latents[part.set]
     arrays = read(file)
-    missing = {*names, *(["original"] if part.digits != "all" else [])} - set(arrays)
-    if missing:
-        raise UserError(f"{file}: has no '{missing.pop()}', which the head or its protocol asks for")
-    features = arrays[names[0]]
-    if head.features == "masked":
-        features = features * arrays["mask"][..., None]
-    rows = np.arange(len(features))
+    asked = [name for each in head.features for name in (("capsules", "mask") if each == "masked" else (each,))]
+    for name in (*asked, *(["original"] if part.digits != "all" else [])):
+        if name not in arrays:
+            raise UserError(f"{file}: has no '{name}', which the head or its protocol asks for{nearest(name, arrays)}")
+    rows = np.arange(len(arrays["labels"]))
     if part.digits != "all":
         kept_for_test = arrays["original"] % 7 == TEST_DIGIT
         rows = rows[kept_for_test if part.digits == "test" else ~kept_for_test]
@@ -108,5 +113,5 @@ def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Featur
             f"{file}: the protocol asks for {part.count or 'all'} images from number {part.start} on, but there are"
             f" {found}; extract more latents or mend the protocol in config/papers"
         )
-    original = arrays.get("original", np.full(len(features), -1))
-    return features[rows].reshape(len(rows), -1), arrays["labels"][rows], original[rows]
+    original = arrays.get("original", np.full(len(arrays["labels"]), -1))
+    return features(arrays, head)[rows], arrays["labels"][rows], original[rows]

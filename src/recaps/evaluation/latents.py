@@ -40,10 +40,11 @@ def extract(
     model, config = load_model(run, where)
     arrays = read(dataset)
     training = Training.model_validate(config["training"])
-    if list(view_shape(arrays.images.shape[1:], training)) != config["image_shape"]:
+    if list(shown := view_shape(arrays.images.shape[1:], training)) != config["image_shape"]:
+        padded = f", padded by {training.pad}," if training.pad else ","
         raise UserError(
-            f"{dataset}: images of shape {list(arrays.images.shape[1:])}, but {run} was trained on"
-            f" {config['image_shape']}; mend the variant's latents in config/papers"
+            f"{dataset}: images of shape {list(shown)}{padded} but {run} was trained on {config['image_shape']};"
+            " mend the variant's latents in config/papers"
         )
     every = samples(arrays, where)
     n = min(limit or len(every), len(every))

@@ -24,11 +24,13 @@ def probe(
     out: Path,
     *,
     name: str,
-    images: int = 32,
+    images: int,
     device: str = "auto",
     threads: int | None = None,
 ) -> None:
     """Write what the model's probe `name` gives for the first `images` images of a prepared split to `out` (npz).
+
+    It is shown all of them at once.
 
     Raises:
         UserError: the model has no such probe.

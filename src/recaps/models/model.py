@@ -21,6 +21,7 @@ class Model(nn.Module):
     """
 
     training_options: Training
+    optimizer: torch.optim.Optimizer
     adam_epsilon = 1e-8
 
     def place(self, device: torch.device) -> Self:
@@ -53,7 +54,7 @@ class Model(nn.Module):
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Learn from one batch; return its scalars, without gradients."""
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.training_options, step)
+            group["lr"] = learning_rate(self.training_options, step) * group.get("factor", 1.0)
         losses = self.losses(batch)
         self.optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()

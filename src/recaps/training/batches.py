@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from recaps.config.training import Training
 from recaps.errors import UserError
@@ -16,7 +17,7 @@ class Batches:
     """The training batches of a run, as a function of the step."""
 
     def __init__(self, samples: Samples, training: Training, seed: int, device: torch.device) -> None:
-        changes = ("shift", "crop", "flip", "brightness", "contrast", "standardise")
+        changes = ("pad", "shift", "crop", "flip", "brightness", "contrast", "standardise")
         if isinstance(samples, Pairs) and (set_ := [name for name in changes if getattr(training, name)]):
             raise UserError(
                 f"training.{set_[0]}: cannot be had on pairs of digits, whose parts would not follow; unset it"
@@ -33,9 +34,10 @@ class Batches:
         return batch | changed
 
     def _changed(self, images: Tensor, step: int) -> Tensor:
-        """Images in the random view of a step: shifted, cropped, mirrored, changed in brightness, then in contrast;
-        standardised before all that, after it, or not at all."""
+        """Images in the random view of a step: padded, shifted, cropped, mirrored, changed in brightness, then in
+        contrast; standardised once they are padded, after all else, or not at all."""
         training, size = self.training, len(images)
+        images = padded(images, training.pad)
         first = training.standardise == "first"
         if first:
             images = standardised(as_float(images))
@@ -65,6 +67,7 @@ class Batches:
 
 def view(images: Tensor, training: Training) -> Tensor:
     """Images as the trained model is shown them: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
+    images = padded(images, training.pad)
     if training.standardise == "first":
         images = standardised(as_float(images))
     if crop := training.crop:
@@ -77,6 +80,7 @@ def view(images: Tensor, training: Training) -> Tensor:
 def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[int, int, int]:
     """Shape (C, H, W) of what the model sees of images of a shape."""
     channels, height, width = image_shape
+    height, width = height + 2 * training.pad, width + 2 * training.pad
     if training.crop and training.crop > min(height, width):
         raise UserError(f"training.crop: {training.crop}, but the images are only {height}x{width}")
     return (channels, training.crop or height, training.crop or width)
@@ -86,6 +90,11 @@ def as_float(images: Tensor) -> Tensor:
     """uint8 0..255 to float32 0..1, channels last in memory, as the convolutions like it; floats keep their values."""
     images = images if images.is_floating_point() else images.float().div_(255)
     return images.contiguous(memory_format=torch.channels_last)
+
+
+def padded(images: Tensor, border: int) -> Tensor:
+    """Images [B, C, H, W] in the middle of a larger canvas of zeros."""
+    return pad(images, 4 * (border,)) if border else images
 
 
 def cropped(images: Tensor, corners: Tensor, side: int) -> Tensor:

@@ -20,7 +20,8 @@ def choose(name: str, threads: int | None = None) -> torch.device:
         UserError: a GPU is asked for and there is none.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # As use_deterministic_algorithms(True, warn_only=True), which would load PyTorch's compiler: a second per process.
+    torch.set_deterministic_debug_mode("warn")
     # float32 is the reference; by default a GPU would round its factors to 10 bits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -220,6 +220,10 @@ class Plan:
         limits = [n for name, n in self._variant(wildcards).latents.items() if self.project.resolve(name) == wanted]
         return None if None in limits else max(n for n in limits if n is not None)
 
+    def probe_images(self, wildcards: Any) -> int:
+        """The number of images that a probe is shown."""
+        return self._variant(wildcards).probes[wildcards.probe]
+
     def head(self, wildcards: Any) -> dict[str, Any]:
         return self.project.papers[wildcards.paper].heads[wildcards.head].model_dump(mode="json")
 

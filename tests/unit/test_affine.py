@@ -1,0 +1,215 @@
+"""Poses and what they draw, and attentive pooling, against loops over pixels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from recaps.nn.affine import SMALLEST, compose, inverse, rotated, sampled, warp
+from recaps.nn.attentive_pooling import AttentivePooling
+
+pytestmark = pytest.mark.unit
+
+IDENTITY = torch.eye(2, 3, dtype=torch.float64)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def applied(pose: Tensor, point: Tensor) -> Tensor:
+    return pose[:, :2] @ point + pose[:, 2]
+
+
+# Poses
+
+
+def test_composition_applies_the_child_then_the_parent() -> None:
+    parent, child, point = random(4, 1, 2, 3), random(3, 2, 3, seed=1), random(2, seed=2)
+    composed = compose(parent, child)
+    assert composed.shape == (4, 3, 2, 3)
+    for i in range(4):
+        for j in range(3):
+            expected = applied(parent[i, 0], applied(child[j], point))
+            torch.testing.assert_close(applied(composed[i, j], point), expected)
+
+
+def test_the_inverse_undoes_a_pose_on_both_sides() -> None:
+    poses = random(5, 2, 3)
+    for one, other in ((poses, inverse(poses)), (inverse(poses), poses)):
+        torch.testing.assert_close(compose(one, other), IDENTITY.expand(5, 2, 3))
+
+
+@pytest.mark.parametrize(("determinant", "counts_as"), [(0.0, SMALLEST), (1e-5, SMALLEST), (-1e-5, -SMALLEST)])
+def test_the_inverse_of_what_is_almost_flat_is_finite_and_keeps_its_sign(determinant: float, counts_as: float) -> None:
+    pose = torch.tensor([[1.0, 0.0, 0.5], [0.0, determinant, 0.0]], requires_grad=True)
+    back = inverse(pose)
+    back.sum().backward()
+    torch.testing.assert_close(back[1, 1], torch.tensor(1 / counts_as))
+    assert pose.grad is not None
+    assert torch.isfinite(pose.grad).all()
+
+
+# Drawing
+
+
+def drawn_by_loops(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
+    """Pixel by pixel: where its centre lies in the template, and the four pixels around that place."""
+    (height, width), (rows, columns) = size, templates.shape[2:]
+
+    def at(template: Tensor, row: int, column: int) -> Tensor:
+        inside = 0 <= row < rows and 0 <= column < columns
+        return template[:, row, column] if inside else torch.zeros_like(template[:, 0, 0])
+
+    pictures = []
+    for image in poses:
+        for template, pose in zip(templates, image, strict=True):
+            linear = torch.linalg.inv(pose[:, :2])
+            for y in range(height):
+                for x in range(width):
+                    centre = poses.new_tensor([(x + 0.5) / width * 2 - 1, (y + 0.5) / height * 2 - 1])
+                    place = linear @ (centre - pose[:, 2])
+                    u, v = (place[0] + 1) / 2 * columns - 0.5, (place[1] + 1) / 2 * rows - 0.5
+                    left, top = math.floor(u.detach()), math.floor(v.detach())
+                    pictures.append(
+                        sum(
+                            (1 - abs(u - column)) * (1 - abs(v - row)) * at(template, row, column)
+                            for column in (left, left + 1)
+                            for row in (top, top + 1)
+                        )
+                    )
+    channels = templates.shape[1]
+    return torch.stack(pictures).reshape(*poses.shape[:2], height, width, channels).permute(0, 1, 4, 2, 3)
+
+
+def test_warp_matches_the_loops_in_value_and_gradient() -> None:
+    templates, poses, size = random(3, 2, 3, 5), random(2, 3, 2, 3, seed=1), (6, 7)
+    fast, slow = warp(templates, poses, size), drawn_by_loops(templates, poses, size)
+    torch.testing.assert_close(fast, slow)
+    assert 0.1 < (fast == 0).double().mean() < 0.9, "partly outside"
+    direction = torch.randn_like(slow)
+    for ours, theirs in zip(
+        torch.autograd.grad(fast, (templates, poses), direction),
+        torch.autograd.grad(slow, (templates, poses), direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("side", [1, 2, 11])
+def test_the_compiled_warp_is_pytorchs_sampling(side: int, spread: float) -> None:
+    """From templates far inside a pixel to some that cover much more than the canvas, and some far off."""
+    templates, poses = random(4, 2, side, side), (spread * random(6, 4, 2, 3, seed=1)).detach()
+    poses[0, 0], poses[0, 1, :, 2], poses[1, 0, 0, :2] = IDENTITY, 50.0, 0.0
+    poses[1, 1] = torch.tensor([[0.0, 0.5, 0.2], [0.5, 0.0, -0.1]])
+    poses.requires_grad_()
+    ours, theirs = warp(templates, poses, (9, 8)), sampled(templates, inverse(poses), (9, 8))
+    torch.testing.assert_close(ours, theirs)
+    direction = torch.randn_like(ours)
+    for mine, other in zip(
+        torch.autograd.grad(ours, (templates, poses), direction),
+        torch.autograd.grad(theirs, (templates, poses), direction),
+        strict=True,
+    ):
+        # A determinant that counts as `SMALLEST` makes gradients as large as a thousand.
+        torch.testing.assert_close(mine, other, atol=1e-9 * float(1 + other.abs().max()), rtol=1e-9)
+
+
+def test_the_identity_fills_the_canvas() -> None:
+    templates = random(3, 2, 5, 4)
+    same = warp(templates, IDENTITY.expand(2, 3, 2, 3), (5, 4))
+    torch.testing.assert_close(same, templates.expand(2, 3, 2, 5, 4))
+    larger = warp(torch.ones(1, 1, 3, 3), IDENTITY.float().expand(1, 1, 2, 3), (30, 30))
+    torch.testing.assert_close(larger[..., 5:25, 5:25], torch.ones(1, 1, 1, 20, 20))
+    assert (larger > 0).all()
+    assert (larger <= 1).all()
+
+
+def test_poses_map_templates_to_the_canvas() -> None:
+    """A quarter of the size, to the right of and below the centre."""
+    pose = torch.tensor([[0.25, 0.0, 0.5], [0.0, 0.25, 0.25]])
+    picture = warp(torch.ones(1, 1, 4, 4), pose.expand(1, 1, 2, 3), (32, 32))[0, 0, 0]
+    expected = torch.zeros(32, 32)
+    expected[16:24, 20:28] = 1
+    inner = torch.zeros(32, 32, dtype=torch.bool)
+    inner[17:23, 21:27] = True
+    assert (picture[inner] == 1).all()
+    torch.testing.assert_close(picture.sum() / 64, torch.tensor(1.0))
+    torch.testing.assert_close(picture.argmax() // 32, torch.tensor(17))
+    assert not picture[expected == 0].gt(0.5).any()
+
+
+def test_warp_is_in_float32_at_least() -> None:
+    templates, poses = torch.rand(2, 1, 3, 3), IDENTITY.float().expand(1, 2, 2, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(warp(templates, poses, (4, 4)), warp(templates, poses, (4, 4)).float())
+    assert warp(templates.bfloat16(), poses, (4, 4)).dtype == torch.float32
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    templates, poses = random(5, 1, 4, 4).float().detach().requires_grad_(), random(9, 5, 2, 3, seed=1).float()
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        drawn = warp(templates, poses, (12, 12))
+        found.append((drawn, *torch.autograd.grad(drawn.square().sum(), (templates,))))
+    torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+# Whole images
+
+
+def test_quarter_turns_are_exact_and_counter_clockwise() -> None:
+    images = torch.rand(4, 2, 6, 6)
+    turned = rotated(images, torch.tensor([0.0, 90.0, 180.0, 270.0]))
+    for quarter in range(4):
+        torch.testing.assert_close(turned[quarter], torch.rot90(images[quarter], quarter, (1, 2)))
+    torch.testing.assert_close(rotated(images, 90.0), torch.rot90(images, 1, (2, 3)))
+    torch.testing.assert_close(rotated(images[..., :4], 180.0), torch.rot90(images[..., :4], 2, (2, 3)))
+
+
+def test_rotation_keeps_shapes_where_the_canvas_is_no_square() -> None:
+    images = torch.zeros(1, 1, 12, 20)
+    images[0, 0, 5:7, 6:14] = 1  # lies about the centre
+    upright = torch.zeros(1, 1, 12, 20)
+    upright[0, 0, 2:10, 9:11] = 1
+    torch.testing.assert_close(rotated(images, 90.0), upright)
+
+
+def test_a_rotation_fills_with_zeros() -> None:
+    turned = rotated(torch.ones(1, 1, 20, 20), 45.0)[0, 0]
+    assert turned[0, 0] == turned[0, -1] == turned[-1, 0] == turned[-1, -1] == 0
+    assert turned[10, 10] == pytest.approx(1)
+
+
+# Attentive pooling
+
+
+def test_attentive_pooling_matches_the_loops() -> None:
+    layer, maps = AttentivePooling(4, capsules=3, features=2), torch.randn(2, 4, 3, 5)
+    pooled = layer(maps)
+    assert pooled.shape == (2, 3, 2)
+    for b in range(2):
+        for capsule in range(3):
+            made, weights = [], []
+            for y in range(3):
+                for x in range(5):
+                    out = layer.layer.weight[:, :, 0, 0] @ maps[b, :, y, x] + layer.layer.bias
+                    made.append(out[3 * capsule : 3 * capsule + 2])
+                    weights.append(out[3 * capsule + 2].exp())
+            expected = sum(w * each for w, each in zip(weights, made, strict=True)) / sum(weights)
+            torch.testing.assert_close(pooled[b, capsule], expected)
+
+
+def test_attentive_pooling_sums_in_float32() -> None:
+    layer = AttentivePooling(4, capsules=3, features=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        pooled = layer(torch.randn(2, 4, 3, 5))
+    assert pooled.dtype == torch.float32
+    assert not torch.equal(pooled, pooled.bfloat16().float())

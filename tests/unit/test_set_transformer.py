@@ -1,0 +1,120 @@
+"""The blocks of a set transformer: against loops over heads and members, and what they owe to the order of a set."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from recaps.nn.set_transformer import ISAB, MAB, PMA, SAB
+
+pytestmark = pytest.mark.unit
+
+WIDTH, HEADS = 6, 2
+
+
+def seeded(kind: Any, *arguments: int) -> Any:
+    """A block in float64 whose biases and norms are not what they start as."""
+    torch.manual_seed(0)
+    block = kind(*arguments).double()
+    for name, values in block.named_parameters():
+        if name.endswith("bias") or ".norms." in f".{name}":
+            nn.init.uniform_(values, -0.5, 1.5)
+    return block
+
+
+def random(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def mab_by_loops(block: MAB, queries: Tensor, members: Tensor) -> Tensor:
+    """One query and one head after the other, as the authors' code says it in matrices."""
+    found = []
+    for image in range(len(queries)):
+        for place in range(queries.shape[1]):
+            query = block.query(queries[image, place])
+            heads = []
+            for part in torch.arange(WIDTH).split(WIDTH // HEADS):
+                scores = [block.key(each)[part] @ query[part] / math.sqrt(WIDTH) for each in members[image]]
+                total = torch.stack([score.exp() for score in scores]).sum()
+                answers = [
+                    score.exp() / total * block.value(each)[part]
+                    for score, each in zip(scores, members[image], strict=True)
+                ]
+                heads.append(query[part] + torch.stack(answers).sum(0))
+            norms = [(WIDTH,), block.norms[0].weight, block.norms[0].bias]
+            seen = layer_norm(torch.cat(heads), *norms)
+            seen = seen + block.out(seen).clamp_min(0)
+            found.append(layer_norm(seen, (WIDTH,), block.norms[1].weight, block.norms[1].bias))
+    return torch.stack(found).unflatten(0, queries.shape[:2])
+
+
+def test_mab_matches_the_loops_in_value_and_gradient() -> None:
+    block, queries, members, direction = seeded(MAB, 3, 4, WIDTH, HEADS), random(2, 3, 3), random(2, 5, 4), random(6)
+    fast, slow = block(queries, members), mab_by_loops(block, queries, members)
+    torch.testing.assert_close(fast, slow)
+    inputs = [queries, members, *block.parameters()]
+    ours, theirs = (torch.autograd.grad((each * direction).sum(), inputs) for each in (fast, slow))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_blocks_are_made_of_mabs_as_in_the_paper() -> None:
+    members = random(2, 5, 4)
+    sab, isab, pma = seeded(SAB, 4, WIDTH, HEADS), seeded(ISAB, 4, WIDTH, HEADS, 3), seeded(PMA, 4, HEADS, 2)
+    torch.testing.assert_close(sab(members), sab.attention(members, members))
+    points = isab.points.expand(2, -1, -1)
+    torch.testing.assert_close(isab(members), isab.spread(members, isab.gather(points, members)))
+    torch.testing.assert_close(pma(members), pma.attention(pma.seeds.expand(2, -1, -1), members))
+    assert [each(members).shape for each in (sab, isab, pma)] == [(2, 5, WIDTH), (2, 5, WIDTH), (2, 2, 4)]
+
+
+@pytest.mark.parametrize("block", [seeded(SAB, 4, 4, HEADS), seeded(ISAB, 4, 4, HEADS, 3), seeded(PMA, 4, HEADS, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_order_of_the_members_is_kept_or_does_not_matter(block: Any, weighted: bool) -> None:
+    members, order = random(2, 5, 4), torch.tensor([3, 0, 4, 1, 2])
+    presence = random(2, 5).sigmoid() if weighted else None
+    shuffled = block(members[:, order], None if presence is None else presence[:, order])
+    plain = block(members, presence)
+    torch.testing.assert_close(shuffled, plain if isinstance(block, PMA) else plain[:, order])
+
+
+@pytest.mark.parametrize("block", [seeded(SAB, 4, 4, HEADS), seeded(ISAB, 4, 4, HEADS, 3), seeded(PMA, 4, HEADS, 3)])
+def test_presence_says_how_often_a_member_counts(block: Any) -> None:
+    """Not at all with 0, twice with 2, and only the ratios matter."""
+    members = random(2, 4, 4)
+    kept = slice(None) if isinstance(block, PMA) else slice(3)
+    without, twice = members[:, :3], torch.cat([members[:, :3], members[:, 2:3]], 1)
+    absent, double = torch.tensor([[1.0, 1, 1, 0]]), torch.tensor([[1.0, 1, 2]])
+    torch.testing.assert_close(block(members, absent.double().expand(2, -1))[:, kept], block(without)[:, kept])
+    torch.testing.assert_close(block(without, double.double().expand(2, -1)), block(twice)[:, kept])
+    torch.testing.assert_close(block(members, torch.full((2, 4), 0.3).double()), block(members))
+
+
+def test_presence_has_a_gradient_that_is_finite_at_zero() -> None:
+    presence = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(seeded(PMA, 4, HEADS, 2)(random(1, 3, 4), presence)[0, 0, 0], presence)
+    assert torch.isfinite(gradient).all()
+    assert gradient[0, 0] != 0 != gradient[0, 1]
+
+
+def test_learned_members_start_within_the_bounds_of_the_authors_code() -> None:
+    """Xavier's, of arrays of three axes: fans are counted over the last two, and over the first and last."""
+    seeds = seeded(PMA, 40, HEADS, 30).seeds
+    bound = math.sqrt(6 / (40 + 30 * 40))
+    assert seeds.shape == (1, 30, 40)
+    assert 0.95 * bound < float(seeds.detach().abs().max()) <= bound
+
+
+def test_under_autocast_the_answer_is_nearly_the_same() -> None:
+    block, members, presence = (
+        seeded(ISAB, 4, WIDTH, HEADS, 3).float(),
+        random(2, 5, 4).detach().float(),
+        torch.rand(2, 5),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        made = block(members, presence).float()
+    torch.testing.assert_close(made, block(members, presence), atol=0.05, rtol=0)
