@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from recaps.config.models.convnet import Options
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model
+from recaps.nn.precision import float32
 
 
 class ConvNet(Model):
@@ -34,7 +34,7 @@ class ConvNet(Model):
         self.scores = nn.Linear(options.hidden, options.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        with torch.autocast(images.device.type, enabled=False):  # Rounded scores would tie.
+        with float32(images):  # Rounded scores would tie.
             return self.scores(self.features(images).float())
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

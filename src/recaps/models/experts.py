@@ -8,7 +8,6 @@ Pictures come from Gaussian samples in one capsule, with all others zero.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from recaps.nn.convolution import convolve
 from recaps.nn.experts import decoder_update, encoder_update, log_marginal, mixed
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.precision import float32
 from recaps.nn.routing.cosine import cosine_coupling
 from recaps.nn.squash import squash
 from recaps.nn.unsquash import unsquash
@@ -349,11 +349,6 @@ def _descent(part: Votes, rate: float, decay: float, momentum: float) -> torch.o
     rate *= len(part.weight)
     group = {"params": [part.weight], "lr": rate, "initial_lr": rate}
     return torch.optim.SGD([group], momentum=momentum, weight_decay=decay / rate)
-
-
-def float32(values: Tensor) -> AbstractContextManager[None]:
-    """No autocast: differences of the two phases of contrastive divergence are too small for bfloat16."""
-    return torch.autocast(values.device.type, enabled=False)
 
 
 def phase_ends(options: Options, training: Training) -> tuple[int, int, int]:

@@ -8,7 +8,6 @@ parts, and a set transformer infers objects from parts that were drawn. Both lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +31,7 @@ from recaps.nn.generative import (
 )
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.precision import float32
 from recaps.nn.set_transformer import ISAB, PMA
 
 KERNEL = 3
@@ -404,11 +404,6 @@ def _turned(images: Tensor, angles: Tensor) -> Tensor:
 def _owner(shares: Tensor) -> Tensor:
     """The template that is seen most, -1 where next to nothing is: [B, n1, H, W] to int64 [B, H, W]."""
     return torch.where(shares.sum(1) < SEEN, -1, shares.argmax(1))
-
-
-def float32(values: Tensor) -> AbstractContextManager[None]:
-    """No autocast: poses and densities are too fine for bfloat16."""
-    return torch.autocast(values.device.type, enabled=False)
 
 
 def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> GenerativeCapsules:

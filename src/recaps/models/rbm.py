@@ -18,6 +18,7 @@ from recaps.config.training import Training
 from recaps.models.model import Batch, Model, learning_rate
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.precision import float32
 
 
 class RBM(Model):
@@ -95,7 +96,7 @@ class RBM(Model):
         generator = self.noise.generator(weight.device, "samples")
         drawn = lambda probabilities: torch.bernoulli(probabilities, generator=generator)  # noqa: E731
         visible = drawn(torch.full((self.options.samples, weight.shape[1]), 0.5, device=weight.device))
-        with torch.autocast(weight.device.type, enabled=False):
+        with float32(weight):
             for _ in range(self.options.gibbs_steps):
                 hidden = drawn((visible @ weight.t() + bias_hidden).sigmoid())
                 probabilities = (hidden @ weight + bias_visible).sigmoid()

@@ -10,7 +10,6 @@ differ, this is the code.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +26,7 @@ from recaps.nn.convolution import convolve, size_after
 from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.losses import right, summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.precision import float32
 from recaps.nn.rmsprop import RMSProp
 from recaps.nn.template_mixture import Mixture, template_mixture
 
@@ -428,11 +428,6 @@ def _linear(fewer: int, more: int) -> nn.Linear:
 def _initial(layer: Any) -> Any:
     """Weights and biases as the library of the released code draws them."""
     return initialise(layer, std=layer.weight[0].numel() ** -0.5, bias=0.0)
-
-
-def float32(values: Tensor) -> AbstractContextManager[None]:
-    """No autocast: poses and densities are too fine for bfloat16."""
-    return torch.autocast(values.device.type, enabled=False)
 
 
 def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> SCAE:

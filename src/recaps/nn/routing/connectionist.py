@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from recaps.nn.fields import Fields
+from recaps.nn.precision import float32
 from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 
@@ -49,7 +50,7 @@ class ConnectionistRouting(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         """Arguments and result as of `recaps.nn.routing.similarity.similarity_routing`."""
-        with torch.autocast(poses.device.type, enabled=False):
+        with float32(poses):
             poses = poses.float() if poses.element_size() < 4 else poses
             vectors = (self.from_pose.bias, self.from_input.weight[:, 0], self.from_compatibility.weight[:, 0])
             cell = (self.from_pose.weight, self.from_vote.weight, self.from_hidden.weight, torch.stack(vectors))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recaps.nn.fields import Fields
+from recaps.nn.precision import float32
 from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 #: Added to variances, and to the assignment that they are divided by.
@@ -56,7 +57,7 @@ def em_routing(
         beta_a: cost of an output capsule that stays off, [J].
         temperatures: lambda, the inverse temperature, of every iteration.
     """
-    with torch.autocast(poses.device.type, enabled=False):
+    with float32(poses):
         votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
         shares = 1 / (fields.parents() * weight.shape[1]).to(votes.dtype)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
 from recaps.nn.initial import truncated_normal
+from recaps.nn.precision import float32
 from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
 
 SMALL = 1e-6
@@ -87,7 +88,7 @@ def similarity_routing(
         iterations: at least 1.
         logits: return activations before the sigmoid and without theta_3, as the class layer does with a softmax loss.
     """
-    with torch.autocast(poses.device.type, enabled=False):
+    with float32(poses):
         poses = poses.float() if poses.element_size() < 4 else poses
         log_activations = (activations.to(poses.dtype) + SMALL).log()
         mixture, precisions = kernel[0].softmax(0), 1 / (2 * kernel[1].square() + SMALL)
