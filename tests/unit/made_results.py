@@ -11,9 +11,11 @@ import pandas as pd
 
 from recaps import io
 from recaps.config.load import Project
+from recaps.papers import draw
 from recaps.papers.results import Results
 from recaps.report.claims import Claim, Number, read
 from recaps.report.measured import collect
+from recaps.report.publish import MOST_DATA
 from recaps.report.scorecard import scorecard
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -72,3 +74,16 @@ def verdicts(paper: str, table: pd.DataFrame) -> dict[str, str]:
     found: dict[str, str] = scorecard(own, measured, "desk").set_index("id")["verdict"].to_dict()
     assert "not run at this scale" not in found.values()
     return found
+
+
+def drawn(results: Results, folder: Path) -> dict[str, pd.DataFrame]:
+    """Draw all figures and tables into a folder, and see that each is there with data that can be published: these."""
+    for name in results.paper.figures:
+        draw.figure(name, results, folder)
+        assert (folder / f"{name}.png").stat().st_size > 5000
+        assert (folder / f"{name}.csv").stat().st_size < MOST_DATA, "else it is not published"
+    for name in results.paper.tables:
+        draw.table(name, results, folder)
+    data = {name: pd.read_csv(folder / f"{name}.csv") for name in results.paper.outputs}
+    assert all(map(len, data.values()))
+    return data

@@ -33,11 +33,10 @@ from recaps.evaluation.samples import (
 )
 from recaps.models import build
 from recaps.npz import Array, save
-from recaps.papers import draw, experts, experts_search
+from recaps.papers import experts, experts_search
 from recaps.papers.measures import correlation, selectivity, usage
 from recaps.papers.results import Results
 from recaps.report.claims import Number, check_variants
-from recaps.report.publish import MOST_DATA
 
 CLAIMS = made_results.claims("experts")
 SHAPE = (1, 28, 28)
@@ -482,15 +481,9 @@ def test_the_claims_hold_every_printed_number() -> None:
 def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...], without: tuple[str, ...]) -> None:
     results = make(tmp_path, config(*without), seeds)
     gone = {"mnist": "mnist-", "fashion-mnist": "fashion-"}.get("".join(without), "none")
-    for name in results.paper.figures:
-        draw.figure(name, results, tmp_path)
-        assert (tmp_path / f"{name}.png").stat().st_size > 5000
-        data = pd.read_csv(tmp_path / f"{name}.csv")
-        assert len(data)
-        assert not data["variant"].str.startswith(gone).any()
-        assert (tmp_path / f"{name}.csv").stat().st_size < MOST_DATA, "else it is not published"
-    draw.table("table-1", results, tmp_path)
-    assert len(pd.read_csv(tmp_path / "table-1.csv")) == (5 if without else 10)
+    data = made_results.drawn(results, tmp_path)
+    assert not any(data[name]["variant"].str.startswith(gone).any() for name in results.paper.figures)
+    assert len(data["table-1"]) == (5 if without else 10)
     missing = {"figure-1"} if without == ("mnist",) else set()
     assert set(experts.FIGURES) | set(experts.TABLES) == set(results.paper.outputs) | missing
     assert not experts.metrics(results)["variant"].str.startswith(gone).any()

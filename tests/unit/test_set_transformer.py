@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from recaps.nn.set_transformer import ISAB, MAB, PMA, SAB
+from recaps.nn.set_transformer import ISAB, MAB, PMA
 
 pytestmark = pytest.mark.unit
 
@@ -64,41 +64,18 @@ def test_mab_matches_the_loops_in_value_and_gradient() -> None:
 
 def test_blocks_are_made_of_mabs_as_in_the_paper() -> None:
     members = random(2, 5, 4)
-    sab, isab, pma = seeded(SAB, 4, WIDTH, HEADS), seeded(ISAB, 4, WIDTH, HEADS, 3), seeded(PMA, 4, HEADS, 2)
-    torch.testing.assert_close(sab(members), sab.attention(members, members))
+    isab, pma = seeded(ISAB, 4, WIDTH, HEADS, 3), seeded(PMA, 4, HEADS, 2)
     points = isab.points.expand(2, -1, -1)
     torch.testing.assert_close(isab(members), isab.spread(members, isab.gather(points, members)))
     torch.testing.assert_close(pma(members), pma.attention(pma.seeds.expand(2, -1, -1), members))
-    assert [each(members).shape for each in (sab, isab, pma)] == [(2, 5, WIDTH), (2, 5, WIDTH), (2, 2, 4)]
+    assert [each(members).shape for each in (isab, pma)] == [(2, 5, WIDTH), (2, 2, 4)]
 
 
-@pytest.mark.parametrize("block", [seeded(SAB, 4, 4, HEADS), seeded(ISAB, 4, 4, HEADS, 3), seeded(PMA, 4, HEADS, 3)])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_order_of_the_members_is_kept_or_does_not_matter(block: Any, weighted: bool) -> None:
+@pytest.mark.parametrize("block", [seeded(ISAB, 4, 4, HEADS, 3), seeded(PMA, 4, HEADS, 3)])
+def test_order_of_the_members_is_kept_or_does_not_matter(block: Any) -> None:
     members, order = random(2, 5, 4), torch.tensor([3, 0, 4, 1, 2])
-    presence = random(2, 5).sigmoid() if weighted else None
-    shuffled = block(members[:, order], None if presence is None else presence[:, order])
-    plain = block(members, presence)
+    shuffled, plain = block(members[:, order]), block(members)
     torch.testing.assert_close(shuffled, plain if isinstance(block, PMA) else plain[:, order])
-
-
-@pytest.mark.parametrize("block", [seeded(SAB, 4, 4, HEADS), seeded(ISAB, 4, 4, HEADS, 3), seeded(PMA, 4, HEADS, 3)])
-def test_presence_says_how_often_a_member_counts(block: Any) -> None:
-    """Not at all with 0, twice with 2, and only the ratios matter."""
-    members = random(2, 4, 4)
-    kept = slice(None) if isinstance(block, PMA) else slice(3)
-    without, twice = members[:, :3], torch.cat([members[:, :3], members[:, 2:3]], 1)
-    absent, double = torch.tensor([[1.0, 1, 1, 0]]), torch.tensor([[1.0, 1, 2]])
-    torch.testing.assert_close(block(members, absent.double().expand(2, -1))[:, kept], block(without)[:, kept])
-    torch.testing.assert_close(block(without, double.double().expand(2, -1)), block(twice)[:, kept])
-    torch.testing.assert_close(block(members, torch.full((2, 4), 0.3).double()), block(members))
-
-
-def test_presence_has_a_gradient_that_is_finite_at_zero() -> None:
-    presence = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(seeded(PMA, 4, HEADS, 2)(random(1, 3, 4), presence)[0, 0, 0], presence)
-    assert torch.isfinite(gradient).all()
-    assert gradient[0, 0] != 0 != gradient[0, 1]
 
 
 def test_learned_members_start_within_the_bounds_of_the_authors_code() -> None:
@@ -110,11 +87,7 @@ def test_learned_members_start_within_the_bounds_of_the_authors_code() -> None:
 
 
 def test_under_autocast_the_answer_is_nearly_the_same() -> None:
-    block, members, presence = (
-        seeded(ISAB, 4, WIDTH, HEADS, 3).float(),
-        random(2, 5, 4).detach().float(),
-        torch.rand(2, 5),
-    )
+    block, members = seeded(ISAB, 4, WIDTH, HEADS, 3).float(), random(2, 5, 4).detach().float()
     with torch.autocast("cpu", torch.bfloat16):
-        made = block(members, presence).float()
-    torch.testing.assert_close(made, block(members, presence), atol=0.05, rtol=0)
+        made = block(members).float()
+    torch.testing.assert_close(made, block(members), atol=0.05, rtol=0)

@@ -10,9 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-#: The least presence that counts.
-TINY = 1e-20
-
 
 class MAB(nn.Module):
     """Multihead attention block (eqs. 6 and 7): queries look at the members of a set.
@@ -20,7 +17,7 @@ class MAB(nn.Module):
     As in the authors' code, scores are divided by the root of the full width and not of a head's, and it is the
     projected query that the answer is added to.
 
-    Shapes: queries [B, n, `queries`], members [B, m, `members`], presence [B, m]; output [B, n, `width`].
+    Shapes: queries [B, n, `queries`], members [B, m, `members`]; output [B, n, `width`].
     """
 
     def __init__(self, queries: int, members: int, width: int, heads: int) -> None:
@@ -32,31 +29,15 @@ class MAB(nn.Module):
         self.out = nn.Linear(width, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
 
-    def forward(self, queries: Tensor, members: Tensor, presence: Tensor | None = None) -> Tensor:
-        """Members count as much as their `presence` says, those with 0 not at all; None: all alike."""
+    def forward(self, queries: Tensor, members: Tensor) -> Tensor:
         projected = self.query(queries)
         query, key, value = (
             each.unflatten(2, (self.heads, -1)).transpose(1, 2)
             for each in (projected * projected.shape[2] ** -0.5, self.key(members), self.value(members))
         )
-        scores = query @ key.transpose(2, 3)
-        if presence is not None:
-            scores = scores + presence.clamp_min(TINY).log()[:, None, None]
-        seen = scores.softmax(3).to(value.dtype) @ value
+        seen = (query @ key.transpose(2, 3)).softmax(3).to(value.dtype) @ value
         found = self.norms[0](projected + seen.transpose(1, 2).flatten(2))
         answer: Tensor = self.norms[1](found + relu(self.out(found)))
-        return answer
-
-
-class SAB(nn.Module):
-    """Set attention block (eq. 8): members look at each other, [B, n, `members`] to [B, n, `width`]."""
-
-    def __init__(self, members: int, width: int, heads: int) -> None:
-        super().__init__()
-        self.attention = MAB(members, members, width, heads)
-
-    def forward(self, members: Tensor, presence: Tensor | None = None) -> Tensor:
-        answer: Tensor = self.attention(members, members, presence)
         return answer
 
 
@@ -72,8 +53,8 @@ class ISAB(nn.Module):
         self.gather = MAB(width, members, width, heads)
         self.spread = MAB(members, width, width, heads)
 
-    def forward(self, members: Tensor, presence: Tensor | None = None) -> Tensor:
-        seen = self.gather(self.points, members, presence)
+    def forward(self, members: Tensor) -> Tensor:
+        seen = self.gather(self.points, members)
         answer: Tensor = self.spread(members, seen)
         return answer
 
@@ -89,8 +70,8 @@ class PMA(nn.Module):
         self.seeds = _learned(seeds, width)
         self.attention = MAB(width, width, width, heads)
 
-    def forward(self, members: Tensor, presence: Tensor | None = None) -> Tensor:
-        answer: Tensor = self.attention(self.seeds, members, presence)
+    def forward(self, members: Tensor) -> Tensor:
+        answer: Tensor = self.attention(self.seeds, members)
         return answer
 
 

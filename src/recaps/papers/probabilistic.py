@@ -206,10 +206,8 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
     pictures = {"seen": coloured(shown[:, 0], owners), "template": probe["templates"][:, 0]}
     _draw_rows(axis, [*pictures.items(), ("alpha", probe["alphas"][:, 0])])
     _tick_columns(axis, [str(place) for place in range(n)], shown.shape[-1])
-    nearest, distances = affine_fits(shown).nearest()
     means = {"mean_template": probe["templates"].mean((1, 2, 3)), "mean_alpha": probe["alphas"].mean((1, 2, 3))}
-    frame = pd.DataFrame({"template": range(n)} | means | {"nearest": nearest, "distance_of_nearest": distances})
-    return drawing, frame.assign(variant=PLAIN)
+    return drawing, pd.DataFrame({"template": range(n)} | means).assign(variant=PLAIN)
 
 
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
