@@ -1,15 +1,20 @@
-"""How fast the models train here: `make bench`, or `python -m recaps.bench --help`."""
+"""How fast the models train here: `make bench`, or `python -m recaps.bench --help`.
+
+With `--save` the times are kept for `make estimate`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from recaps import provenance, step_times
 from recaps.arrays import Arrays
 from recaps.config.load import load, read_yaml
 from recaps.config.training import Training
@@ -27,11 +34,17 @@ from recaps.datasets.catalogue import defaults, describe
 from recaps.errors import UserError, nearest
 from recaps.models import build
 from recaps.models.model import Batch, Model
+from recaps.step_times import OWN, TENSORS, StepTime, image_shape, work_of
 from recaps.training import device as devices
-from recaps.training.batches import Batches, view_shape
+from recaps.training.batches import Batches
 from recaps.training.samples import samples
 
 GIGA = 1e9
+#: Families that have compiled code on a CPU where a GPU runs tensor operations, and the modules that choose.
+COMPILED = ("matrixcaps",)
+CHOOSING = tuple(f"recaps.nn.routing.{name}" for name in ("connectionist", "em", "similarity"))
+#: As many images of such a step have room on a small machine.
+FEW_IMAGES = 4
 
 
 @dataclass(frozen=True)
@@ -52,10 +65,24 @@ class Row:
     peak_memory: int
     memory_per_image: float
     """Bytes by which each further image of a batch raises the peak."""
+    calls: int
+    """Tensor operations of a step that compute something."""
+    bandwidth: float
+    """Bytes per second of a large copy, read and written together."""
 
 
-def time_step(name: str, variant: Variant, phase: str, precision: str, device_name: str, steps: int) -> Row:
-    """Time training steps of a variant, of one phase of its learning, on random images of its data set's shape."""
+def time_step(
+    name: str, variant: Variant, phase: str, precision: str, device_name: str, steps: int, code: str = OWN
+) -> Row:
+    """Time training steps of a variant, of one phase of its learning, on random images of its data set's shape.
+
+    With `code: tensors` in tensor operations only, and on a few images.
+    """
+    if code == TENSORS:
+        few_images = {"batch_size": min(FEW_IMAGES, variant.training.batch_size)}
+        smaller = variant.model_copy(update={"training": variant.training.model_copy(update=few_images)})
+        with leave_compiled_code():
+            return time_step(name, smaller, phase, precision, device_name, steps)
     device = devices.choose(device_name)
     training = variant.training.model_copy(update={"precision": precision})
     arrays = random_split(variant.data.split("/")[0], training.batch_size)
@@ -81,15 +108,16 @@ def time_step(name: str, variant: Variant, phase: str, precision: str, device_na
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
         memory_per_image=(memory - base) / (size - len(few["labels"])) if size > 2 else 0.0,
+        calls=count_calls(model, batch, at, device, precision),
+        bandwidth=copy_bandwidth(device),
     )
 
 
 def untrained(variant: Variant, training: Training, device: torch.device) -> Model:
     """A variant's model, configured for training."""
-    about = describe(variant.data.split("/")[0])
     torch.manual_seed(0)
-    shape = view_shape((about["channels"], about["height"], about["width"]), training)
-    model = build(variant.model, shape, about["classes"]).place(device)
+    classes = describe(variant.data.split("/")[0])["classes"]
+    model = build(variant.model, image_shape(variant), classes).place(device)
     model.configure(training)
     return model
 
@@ -116,6 +144,28 @@ def count_flop(model: Model, batch: Batch, at: int, device: torch.device, precis
     by_operation = counter.get_flop_counts()["Global"]
     routing = model.routing_operations(len(batch["labels"]))
     return routing + sum(n for operation, n in by_operation.items() if not routing or "bmm" not in str(operation))
+
+
+def count_calls(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> int:
+    """Tensor operations of training step `at` that compute something: views do not."""
+    counter = _CallCounter()
+    with counter:
+        _stepper(model, batch, at, device, precision)()
+    return counter.calls
+
+
+class _CallCounter(TorchDispatchMode):
+    calls = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+def copy_bandwidth(device: torch.device, numbers: int = 2**26) -> float:
+    """Bytes per second of the best of several copies, far larger than any cache; read and written bytes together."""
+    a, b = (torch.ones(numbers, device=device) for _ in range(2))
+    return 2 * 4 * numbers / min(_timed(lambda: b.copy_(a), device) for _ in range(5))
 
 
 def matmul_peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:
@@ -157,6 +207,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
+    parser.add_argument(
+        "--save",
+        nargs="?",
+        type=Path,
+        const=step_times.FILE,
+        metavar="FILE",
+        help=f"keep the times for `make estimate`, in {step_times.FILE} unless told",
+    )
     try:
         _bench(parser.parse_args(arguments))
     except UserError as error:
@@ -185,24 +243,67 @@ def _bench(options: argparse.Namespace) -> None:
     for name, variant in variants.items():
         if options.only and name.split("/")[1] not in options.only:
             continue
-        twin = timed.setdefault(_work(variant), name)
+        twin = timed.setdefault(work_of(variant), name)
         if twin != name:
             print(f"{name:<36} as {twin}", flush=True)
             continue
         phases = untrained(variant, variant.training, torch.device("cpu")).phases()
-        for phase, precision in itertools.product(phases, options.precisions):
+        for phase, precision, code in itertools.product(phases, options.precisions, _codes(variant, options)):
             # A process for each, so that one model's memory does not count for the next.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-                job = process.submit(time_step, name, variant, phase, precision, options.device, options.steps)
+                job = process.submit(time_step, name, variant, phase, precision, options.device, options.steps, code)
                 row = job.result()
-                print(line(row, first.setdefault((name.split("/")[0], variant.data, precision), row)), flush=True)
+            beside = first.setdefault((name.split("/")[0], variant.data, precision), row)
+            print(line(row, beside) + ("" if code == OWN else " as on a GPU"), flush=True)
+            if options.save:
+                step_times.save(options.save, [_kept(row, name, variant, phase, code, options)])
 
 
-def _work(variant: Variant) -> str:
-    """Equal for variants whose steps do the same work: one network on images of one shape, in batches of one size."""
-    about = describe(variant.data.split("/")[0])
-    shape = view_shape((about["channels"], about["height"], about["width"]), variant.training)
-    return f"{variant.model!r} {shape} {variant.training.batch_size} {'pairs' in defaults(variant.data.split('/')[0])}"
+def _codes(variant: Variant, options: argparse.Namespace) -> tuple[str, ...]:
+    """What a variant's steps are timed with: for `make estimate` also what a GPU would run."""
+    on_cpu = devices.choose(options.device).type == "cpu"
+    return (OWN, TENSORS) if options.save and on_cpu and variant.model.family in COMPILED else (OWN,)
+
+
+@contextmanager
+def leave_compiled_code() -> Iterator[None]:
+    """Within, this process uses tensor operations where it would use the compiled routing of matrix capsules."""
+    modules: list[Any] = [importlib.import_module(name) for name in CHOOSING]
+    before = [module.fits for module in modules]
+    try:
+        for module in modules:
+            module.fits = lambda *_: False
+        yield
+    finally:
+        for module, fits in zip(modules, before, strict=True):
+            module.fits = fits
+
+
+def _kept(row: Row, name: str, variant: Variant, phase: str, code: str, options: argparse.Namespace) -> StepTime:
+    """A timed model as a row of the file."""
+    paper, _, short = name.partition("/")
+    size = variant.training.batch_size
+    return StepTime(
+        device=devices.describe(devices.choose(options.device)),
+        work=work_of(variant),
+        phase=phase,
+        precision=row.precision,
+        code=code,
+        batch_size=size,
+        images=row.batch_size,
+        seconds=row.seconds * size / row.batch_size,
+        gflop=row.flop / GIGA * size / row.batch_size,
+        calls=row.calls,
+        gib=row.memory_per_image * size / 2**30,
+        bf16=row.peaks["bf16"] / GIGA,
+        float32=row.peaks["float32"] / GIGA,
+        bandwidth=row.bandwidth / GIGA,
+        scale=options.scale,
+        paper=paper,
+        variant=short,
+        date=provenance.now()[:10],
+        torch=str(torch.__version__),
+    )
 
 
 def _stepper(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> Callable[[], object]:

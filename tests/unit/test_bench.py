@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recaps import bench
+from recaps import bench, step_times
 from recaps.config.models.sparsecaps import Options
 from recaps.config.training import Training
 from recaps.models import build
@@ -73,3 +73,36 @@ def test_models_on_sets_that_cannot_be_had_are_timed_too(tmp_path: Path, capsys:
     command = ["--config", str(tmp_path / "config"), "--scale", "smoke", "--steps", "1", "--only", "cifar-l1-fc"]
     assert bench.main(command) == 0
     assert "discriminative/cifar-l1-fc" in capsys.readouterr().out
+
+
+def test_times_are_saved_for_the_estimate(tmp_path: Path) -> None:
+    """Also those of what a GPU would run, which has no compiled routing."""
+    file = tmp_path / "times.csv"
+    command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--save", str(file)]
+    assert bench.main([*command, "--only", "mnist-vae", "mnist-em"]) == 0
+    rows = {(row.variant, row.code): row for row in step_times.read(file)}
+    assert set(rows) == {("mnist-vae", "own"), ("mnist-em", "own"), ("mnist-em", "tensors")}
+    for row in rows.values():
+        assert min(row.seconds, row.gflop, row.calls, row.bf16, row.float32, row.bandwidth) > 0
+        assert (row.scale, row.precision) == ("smoke", "bf16")
+    assert [rows["mnist-em", code].images for code in ("own", "tensors")] == [16, 4]
+    assert rows["mnist-em", "tensors"].batch_size == 16
+    assert rows["mnist-em", "tensors"].calls > rows["mnist-em", "own"].calls
+
+
+def test_compiled_routing_is_left_and_taken_again() -> None:
+    from recaps.nn.routing import em
+
+    before = em.fits
+    with bench.leave_compiled_code():
+        assert em.fits is not before
+    assert em.fits is before
+
+
+def test_calls_are_counted_forward_and_backward() -> None:
+    """Of a VAE without views: more than twice its eight layers, and far fewer than a step's Python calls."""
+    options = bench.load({"scale": "smoke"}, Path(CONFIG)).papers["experts"].variants["mnist-vae"]
+    model = bench.untrained(options, options.training, torch.device("cpu"))
+    batch = {"images": torch.rand(2, 1, 28, 28), "labels": torch.zeros(2, dtype=torch.int64)}
+    counted = bench.count_calls(model, batch, 0, torch.device("cpu"), "float32")
+    assert 20 < counted < 200

@@ -76,7 +76,8 @@ def pyro_model(net: Generative, images: Tensor) -> None:
         identity = torch.eye(2, 3).double()
         a0 = pyro.sample("A0", dist.Normal(torch.zeros(rows, 1, objects, 2, 3).double(), 1.0).to_event(3))
         present = torch.cat([torch.ones(rows, 1, 1).double(), t0], 2).squeeze(1)  # [B, n0 + 1]
-        rho = torch.cat([torch.full((1, parts), options.dummy_affinity).double(), net.affinities.exp()])
+        learned = (options.affinity_bound * (net.affinities / options.affinity_bound).tanh()).exp()
+        rho = torch.cat([torch.full((1, parts), options.dummy_affinity).double(), learned])
         homogeneous = torch.tensor([0.0, 0, 1]).double()
         relations = torch.cat([net.relations, homogeneous.expand(objects, parts, 1, 3)], 2)
         means = torch.einsum("bikl,ijlm->bijkm", (identity + a0).squeeze(1), relations)
@@ -285,7 +286,7 @@ def test_samples_have_the_distribution_of_the_equations() -> None:
     assert alone.any()
     # Of two that are there and the dummy, each is chosen as often as its affinity says.
     pair = (present == torch.tensor([True, False, True])).all(1)
-    rho = torch.cat([torch.full((1, 4), net.options.dummy_affinity).double(), net.affinities.detach().exp()])
+    rho = torch.cat([torch.full((1, 4), net.options.dummy_affinity).double(), net.affinities.detach().tanh().exp()])
     rho[2] = 0
     for i in range(4):
         often = (drawn.selections[pair] == i).double().mean(0)
@@ -360,7 +361,7 @@ def test_losses_are_the_bound_and_what_it_is_made_of() -> None:
 
 
 def test_all_that_is_learned_gets_a_gradient_and_its_own_rate() -> None:
-    net = model(poses="gaussian", deltas_first=0.0, template_rate=7.0, arrangement_rate=3.0, affinity_rate=0.5)
+    net = model(poses="gaussian", deltas_first=0.0, template_rate=7.0, arrangement_rate=3.0)
     net.configure(Training(steps=10, learning_rate=0.01, lr_decay=1))
     net.training_step({"images": torch.rand(4, *SHAPE)}, 99)
     assert all(values.grad is not None and values.grad.abs().max() > 0 for values in net.parameters())
@@ -369,7 +370,7 @@ def test_all_that_is_learned_gets_a_gradient_and_its_own_rate() -> None:
     found = {name: rates[id(values)] / 0.01 for name, values in net.named_parameters()}
     assert found["generative.colours"] == found["generative.alphas"] == pytest.approx(7)
     assert found["generative.relations"] == found["generative.widths"] == pytest.approx(3)
-    assert found["generative.affinities"] == pytest.approx(0.5)
+    assert found["generative.affinities"] == pytest.approx(1)
     assert found["part_encoder.start"] == found["part_encoder.pooling.layer.weight"] == pytest.approx(1)
     assert found["object_encoder.names"] == pytest.approx(net.options.object_rate)
 

@@ -142,10 +142,10 @@ class GenerativeCapsules(Model):
     def configure(self, training: Training) -> None:
         self.training_options, options = training, self.options
         rates = {
-            "part_encoder": 1.0,
+            "": 1.0,
             "object_encoder": options.object_rate,
             "generative": options.arrangement_rate,
-            "generative.affinities": options.affinity_rate,
+            "generative.affinities": 1.0,
             "generative.colours": options.template_rate,
             "generative.alphas": options.template_rate,
         }
@@ -353,9 +353,10 @@ class ObjectEncoder(nn.Module):
         )
         self.names = nn.Parameter(0.5 * names)
         self.blocks = nn.ModuleList(
-            ISAB(options.width, options.width, options.heads, options.points) for _ in range(options.layers)
+            ISAB(options.width, options.width, options.heads, options.points, options.point_deviation)
+            for _ in range(options.layers)
         )
-        self.pooling = PMA(options.width, options.heads, options.objects)
+        self.pooling = PMA(options.width, options.heads, options.objects, options.point_deviation)
         self.encoding = nn.Linear(options.width, options.encoding)
         self.presence, self.pose = (_mlp(options, numbers) for numbers in (1, POSE))
         last = self.pose[-1]

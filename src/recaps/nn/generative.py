@@ -136,8 +136,10 @@ class Generative(nn.Module):
         return pad(self.expected(objects), (0, 0, 0, 0, 0, 0, 1, 0)), self.deviations()[..., None, None]
 
     def log_affinities(self) -> Tensor:
-        """log rho_ij, [n0 + 1, n1]."""
-        return pad(self.affinities, (0, 0, 1, 0), value=math.log(self.options.dummy_affinity))
+        """log rho_ij, [n0 + 1, n1]; of objects between the bounds."""
+        bound = self.options.affinity_bound
+        learned = bound * torch.tanh(self.affinities / bound)
+        return pad(learned, (0, 0, 1, 0), value=math.log(self.options.dummy_affinity))
 
     def deviations(self) -> Tensor:
         """Standard deviations c_ij of poses about what is expected, [n0 + 1, n1]."""

@@ -1,7 +1,7 @@
 """Attention among the members of a set.
 
 *Set Transformer: A Framework for Attention-based Permutation-Invariant Neural Networks* (Lee et al. 2019), section 3,
-in the details as its authors' code has it.
+in the details as its authors' code has it, but for how learned members begin.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class MAB(nn.Module):
 class ISAB(nn.Module):
     """Induced set attention block (eqs. 9 and 10): a few learned points look at the members, then these at them.
 
-    [B, n, `members`] to [B, n, `width`].
+    [B, n, `members`] to [B, n, `width`]. `deviation`: of the points at the start.
     """
 
-    def __init__(self, members: int, width: int, heads: int, points: int) -> None:
+    def __init__(self, members: int, width: int, heads: int, points: int, deviation: float) -> None:
         super().__init__()
-        self.points = _learned(points, width)
+        self.points = _learned(points, width, deviation)
         self.gather = MAB(width, members, width, heads)
         self.spread = MAB(members, width, width, heads)
 
@@ -62,12 +62,13 @@ class ISAB(nn.Module):
 class PMA(nn.Module):
     """Pooling by multihead attention (eq. 11), [B, n, `width`] to [B, `seeds`, `width`].
 
-    As in the authors' code, members are not put through a layer of their own before.
+    As in the authors' code, members are not put through a layer of their own before. `deviation`: of the seeds at the
+    start.
     """
 
-    def __init__(self, width: int, heads: int, seeds: int) -> None:
+    def __init__(self, width: int, heads: int, seeds: int, deviation: float) -> None:
         super().__init__()
-        self.seeds = _learned(seeds, width)
+        self.seeds = _learned(seeds, width, deviation)
         self.attention = MAB(width, width, width, heads)
 
     def forward(self, members: Tensor) -> Tensor:
@@ -75,6 +76,6 @@ class PMA(nn.Module):
         return answer
 
 
-def _learned(number: int, width: int) -> nn.Parameter:
-    """Learned members, the same for every set and drawn as in the authors' code: [1, number, width]."""
-    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, number, width)))
+def _learned(number: int, width: int, deviation: float) -> nn.Parameter:
+    """Learned members, the same for every set: [1, number, width]."""
+    return nn.Parameter(deviation * torch.randn(1, number, width))

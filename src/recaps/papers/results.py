@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,19 @@ class Results:
         return read(self.run(variant, seed) / "probes" / f"{name}.npz")
 
 
-def head_metrics(results: Results) -> pd.DataFrame:
-    """The accuracies of all heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`."""
+def head_metrics(results: Results, wanted: Container[tuple[str, str]] | None = None) -> pd.DataFrame:
+    """The accuracies of heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`.
+
+    Args:
+        results: the saved results.
+        wanted: pairs of variant and metric `<head>-<protocol>`, so that no other file is read; all if None.
+    """
     rows = []
     for variant, settings in results.paper.variants.items():
         for head, protocols in settings.heads.items():
             for protocol in protocols:
+                if wanted is not None and (variant, f"{head}-{protocol}") not in wanted:
+                    continue
                 test = results.resolve(results.paper.protocols[protocol].test.set)
                 for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
                     value, n = 100 * result["accuracy"], result["n"]

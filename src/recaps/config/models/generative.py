@@ -36,7 +36,7 @@ class Options(Section):
     """Reading. Density of the pose of a part that is present to the degree t, between eqs. 5 and 6: their mixture with
     weights t and 1 - t; the product of their powers t and 1 - t, made a density again; or a Gaussian with mean and
     deviation in between."""
-    object_probability: float = Field(0.03, gt=0, lt=1)
+    object_probability: float = Field(0.1, gt=0, lt=1)
     """Reading. p of eq. 1."""
     dummy_affinity: float = Field(0.1, gt=0)
     """Reading. rho of the dummy parent, where those of objects begin at 1."""
@@ -52,6 +52,9 @@ class Options(Section):
     """Reading. Standard deviation at the start of M of eq. 5 about the places where parts begin."""
     affinity_spread: float = Field(0.1, ge=0)
     """Reading. Standard deviation of log rho at the start."""
+    affinity_bound: float = Field(1.0, gt=0)
+    """Reading. Bound of log rho of objects to either side. Without one, most parts come to have an object each, whose
+    pose then says all of the part's, and presences say next to nothing."""
     appearance: float = 1.0
     """Reading. Log odds of gamma of eq. 4 at the start."""
     pose_deviation: float = Field(0.5, gt=0)
@@ -80,6 +83,9 @@ class Options(Section):
     """Attention heads; they share the width."""
     points: int = Field(32, ge=1)
     """Inducing points."""
+    point_deviation: float = Field(1.0, gt=0)
+    """Reading. Standard deviation at the start of inducing points, and of the seeds that objects are pooled with. With
+    the 0.02 to 0.03 of the set transformer's authors all objects begin as one, and long remain nearly so."""
     layers: int = Field(4, ge=1)
     """Induced set attention blocks."""
     encoding: int = Field(32, ge=1)
@@ -87,15 +93,12 @@ class Options(Section):
     hidden: int = Field(128, ge=1)
     """Hidden units of the networks that make presences and poses of those."""
     arrangement_rate: float = Field(5.0, gt=0)
-    """Reading. By how much faster than the networks M, gamma and c learn."""
-    affinity_rate: float = Field(0.2, ge=0)
-    """Reading. By how much faster rho does. As fast as M, rho gives each part an object of its own, whether present or
-    not, and presences say nothing."""
+    """Reading. By how much faster than the networks and rho M, gamma and c learn."""
     template_rate: float = Field(10.0, gt=0)
     """Reading. By how much faster templates and their alphas do."""
     object_rate: float = Field(0.5, gt=0)
-    """Reading. By how much faster the network does that infers objects. With 1 it may stop looking at its input within
-    the first steps, and does not begin again."""
+    """Reading. By how much faster the network does that infers objects. Where it learns fast it may stop looking at its
+    input, and does not begin again."""
     warmup_steps: int = Field(50, ge=1)
     """Reading. Steps in which all rates rise from zero."""
     free_steps: int = Field(500, ge=1)
