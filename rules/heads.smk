@@ -13,7 +13,8 @@ rule evaluate_head:
     conda:
         "../envs/recaps.yaml"
     resources:
-        mem_mb=growing(6000),
+        # For an SVM on 60,000 latents.
+        mem_mb=growing(8000),
         runtime=growing(240),
     params:
         code=plan.code("evaluate_head"),

@@ -16,7 +16,7 @@ rule extract_latents:
         "../envs/recaps.yaml"
     resources:
         gpu=plan.gpus,
-        mem_mb=growing(6000),
+        mem_mb=growing(16000),
         runtime=growing(60),
     params:
         code=plan.family_code("extract_latents"),
@@ -42,7 +42,7 @@ rule read_probe:
         "../envs/recaps.yaml"
     resources:
         gpu=plan.gpus,
-        mem_mb=growing(6000),
+        mem_mb=growing(8000),
         runtime=growing(30),
     params:
         code=plan.family_code("read_probe"),

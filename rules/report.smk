@@ -19,6 +19,13 @@ rule score_claims:
             labels={"scale": "{scale}"},
         ),
         md="<scaled>/scorecard.md",
+        json="<scaled>/scorecard.json",
+        # For `dvc metrics`.
+        verdicts=expand(
+            "<scaled>/verdicts/{paper}.json",
+            paper=plan.project.papers,
+            allow_missing=True,
+        ),
     log:
         "<logs>/score_claims.log",
     conda:

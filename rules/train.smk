@@ -19,8 +19,11 @@ rule train_variant:
     threads: 2
     resources:
         gpu=plan.gpus,
-        mem_mb=growing(8000),
+        mem_mb=growing(16000),
         runtime=growing(240),
+        # Two minutes before the time is up Slurm sends TERM: the training saves its state and exits, the next attempt
+        # goes on from there. Not USR1, which would kill Snakemake itself. Other clusters ignore this.
+        slurm_extra="--signal=TERM@120",
     params:
         code=plan.family_code("train_variant"),
         settings=plan.training,
@@ -48,7 +51,7 @@ rule time_steps:
     threads: 1000
     resources:
         gpu=plan.gpus,
-        mem_mb=growing(8000),
+        mem_mb=growing(16000),
         runtime=growing(60),
     params:
         code=plan.timing_code,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from recaps.datasets.preparation import prepare
-from recaps.training import checkpoint
+from recaps.training.lease import Lease
 from recaps.training.run import Interrupted, train
 
 
@@ -43,16 +42,16 @@ def run_cut(
     settings: dict[str, Any], dataset: Path, folder: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """As `run`, asked to stop behind each of some steps and started again."""
-    touch, done = checkpoint.Lease.touch, 0
+    touch, done = Lease.touch, 0
 
-    def count(lease: checkpoint.Lease) -> None:
+    def count(lease: Lease) -> None:
         nonlocal done
         done += 1
         if done in steps:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
         touch(lease)
 
-    monkeypatch.setattr(checkpoint.Lease, "touch", count)
+    monkeypatch.setattr(Lease, "touch", count)
     for step in steps:
         with pytest.raises(Interrupted, match=f"stopped at step {step} of"):
             run(settings, dataset, folder)

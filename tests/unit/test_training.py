@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from safetensors.torch import load_file
 from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
-from recaps.errors import UserError
+from recaps.errors import TryAgain, UserError
 from recaps.models.model import learning_rate
 from recaps.models.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device
 from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted
+from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
 from recaps.training.samples import Samples, shifted
@@ -177,8 +179,8 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> 
     """Wait until a checkpoint at `step` or later is there, or the process is done."""
     while process.poll() is None:
         try:
-            saved = torch.load(folder / "ckpt" / checkpoint.FILE, weights_only=True)
-            if saved["state"]["progress"]["step"] >= step:
+            saved = checkpoint.read(folder / "ckpt" / checkpoint.FILE)
+            if saved and saved["state"]["progress"]["step"] >= step:
                 return
         except Exception:  # not there yet
             time.sleep(0.005)
@@ -215,13 +217,13 @@ def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    original = checkpoint.Lease.touch
+    original = Lease.touch
 
-    def stop_at_first_step(lease: checkpoint.Lease) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+    def stop_at_first_step(lease: Lease) -> None:
+        signal.raise_signal(signal.SIGTERM)
         original(lease)
 
-    monkeypatch.setattr(checkpoint.Lease, "touch", stop_at_first_step)
+    monkeypatch.setattr(Lease, "touch", stop_at_first_step)
     with pytest.raises(Interrupted, match="stopped at step 1 of 24"):
         run(dataset, tmp_path)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -230,7 +232,7 @@ def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
 
 
 def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(dataset, folder)
     monkeypatch.undo()
@@ -245,15 +247,54 @@ def test_a_checkpoint_of_another_run_is_refused(
         run(dataset, tmp_path, **change)
 
 
-def test_a_damaged_checkpoint_is_told_in_one_line(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def cut_short(content: bytes) -> bytes:
+    return content[:-1000]
+
+
+def flipped(content: bytes) -> bytes:
+    """One bit, in the middle of the weights."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut_short, flipped, lambda content: b""])
+@pytest.mark.parametrize("damaged", [(checkpoint.FILE,), (checkpoint.FILE, checkpoint.PREVIOUS)])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_counts(
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[bytes], bytes],
+    damaged: tuple[str, ...],
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
-    file = tmp_path / "ckpt" / checkpoint.FILE
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"cannot be read .*; delete it to train from the start") as error:
-        run(dataset, tmp_path)
-    assert "\n" not in str(error.value)
+    interrupted(dataset, tmp_path, monkeypatch)
+    before = checkpoint.read(tmp_path / "ckpt" / checkpoint.PREVIOUS)
+    last = checkpoint.read(tmp_path / "ckpt" / checkpoint.FILE)
+    assert before is not None
+    assert last is not None
+    assert before["state"]["progress"]["step"] < last["state"]["progress"]["step"]
+    for name in damaged:
+        file = tmp_path / "ckpt" / name
+        file.write_bytes(damage(file.read_bytes()))
+    resumed = run(dataset, tmp_path)
+    told = [line for line in capsys.readouterr().err.splitlines() if "damaged" in line]
+    assert [name for name in damaged if any(f"{name}: " in line for line in told)] == list(damaged)
+    assert len(told) == len(damaged)
+    interruptions = json.loads((resumed / "record.json").read_text())["interruptions"]
+    assert interruptions == (1 if len(damaged) == 1 else 0)
+    assert same(resumed, run(dataset, tmp_path / "whole"))
+
+
+def test_a_save_that_is_cut_between_its_files_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, {"step": step}, "same")
+    os.replace(
+        tmp_path / checkpoint.FILE, tmp_path / checkpoint.PREVIOUS
+    )  # as in `save`, before the new one is in place
+    assert checkpoint.load(tmp_path, "same") == {"step": 2}
+    checkpoint.save(tmp_path, {"step": 3}, "same")
+    assert checkpoint.load(tmp_path, "same") == {"step": 3}
 
 
 LABELLED = {**SETTINGS["model"], "family": "supcaps", "capsules": 10}
@@ -300,7 +341,7 @@ def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
     ]
     training = {**SETTINGS["training"], "shift": 0, "evaluate_every": 8, "evaluate_images": 10}
     settings = {"model": LABELLED, "training": training}
-    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(made[0], tmp_path, settings, test=made[0])
     monkeypatch.undo()
@@ -316,7 +357,7 @@ def test_pairs_can_be_trained_on_and_interrupted(family: str, tmp_path: Path, mo
     settings = {"model": {**LABELLED, "family": family}, "training": {**SETTINGS["training"], "shift": 0}}
     whole = run(pairs, tmp_path / "whole", settings)
     cut = tmp_path / "cut"
-    monkeypatch.setattr(checkpoint.Lease, "touch", lambda lease: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Interrupted):
         run(pairs, cut, settings)
     monkeypatch.undo()
@@ -369,6 +410,32 @@ def test_a_training_that_blows_up_at_once_saves_nothing(dataset: Path, tmp_path:
     assert os.listdir(tmp_path / "ckpt") == []
 
 
+def test_a_full_disk_that_is_freed_changes_nothing(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, save = run(dataset, tmp_path / "whole"), checkpoint.save
+    steps = []
+
+    def full_for_a_while(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
+        steps.append(state["progress"]["step"])
+        if 4 <= steps[-1] < 12:
+            raise TryAgain(f"{folder}: the disk is full")
+        save(folder, state, fingerprint)
+
+    monkeypatch.setattr(checkpoint, "save", full_for_a_while)
+    assert same(whole, run(dataset, tmp_path, checkpoint_seconds=0))
+    told = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
+    assert [line.split(":")[0] for line in told] == [f"no checkpoint of step {step}" for step in range(4, 12)]
+
+
+def test_what_a_killed_trainer_left_half_written_is_removed(dataset: Path, tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    half = tmp_path / "ckpt" / f".{checkpoint.FILE}.new.abc.part"
+    half.write_bytes(b"half")
+    run(dataset, tmp_path)
+    assert not half.exists()
+
+
 def test_a_full_disk_is_told_in_one_line_and_leaves_the_last_checkpoint(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,12 +456,12 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_the_last_checkpoint(
 
 def test_a_second_trainer_is_kept_out(tmp_path: Path) -> None:
     with (
-        checkpoint.Lease(tmp_path),
+        Lease(tmp_path),
         pytest.raises(UserError, match=f"process {os.getpid()} on .* trains this run"),
-        checkpoint.Lease(tmp_path),
+        Lease(tmp_path),
     ):
         pass
-    with checkpoint.Lease(tmp_path):
+    with Lease(tmp_path):
         pass
 
 
@@ -403,7 +470,7 @@ def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     child.wait()
     lease = {"host": socket.gethostname(), "pid": child.pid, "started": 1.0, "job": None}
     (tmp_path / "lease.json").write_text(json.dumps(lease))
-    with checkpoint.Lease(tmp_path):
+    with Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
 
 
@@ -424,12 +491,12 @@ def test_the_lease_of_another_host_counts_while_it_is_touched(tmp_path: Path) ->
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with pytest.raises(UserError, match="process 1 on elsewhere trains this run"), checkpoint.Lease(tmp_path, 30):
+        with pytest.raises(UserError, match="process 1 on elsewhere trains this run"), Lease(tmp_path, 30):
             pass
     finally:
         done.set()
         thread.join()
-    with checkpoint.Lease(tmp_path, patience=0.5):
+    with Lease(tmp_path, patience=0.5):
         assert json.loads(file.read_text())["pid"] == os.getpid()
 
 
@@ -437,12 +504,12 @@ def test_a_requeued_job_takes_over_its_own_lease(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     leave_lease(tmp_path, job="7")
     started = time.monotonic()
-    with checkpoint.Lease(tmp_path):
+    with Lease(tmp_path):
         assert time.monotonic() - started < 5
 
 
 def test_a_trainer_that_was_taken_for_dead_stops_and_leaves_the_other_alone(tmp_path: Path) -> None:
-    with checkpoint.Lease(tmp_path) as lease:
+    with Lease(tmp_path) as lease:
         file = leave_lease(tmp_path)
         with pytest.raises(UserError, match="another trainer has taken this run over"):
             lease.touch()

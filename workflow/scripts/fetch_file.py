@@ -4,7 +4,7 @@ from pathlib import Path
 
 from recaps.workflow.job import job
 
-with job(snakemake, show=True):
+with job(snakemake, show=True, raw=True):
     from recaps.datasets.download import fetch
     from recaps.datasets.sources import file
 

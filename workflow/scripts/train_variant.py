@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from recaps.workflow.job import device, job, project_root
+from recaps.workflow.job import device, given, job, project_root
 
 with job(snakemake):
     from recaps.training.run import train
@@ -18,5 +18,8 @@ with job(snakemake):
         checkpoints=Path(snakemake.params.checkpoints),
         device=device(snakemake),
         threads=snakemake.threads,
+        # Read from the configuration, as the device is: other times are no reason to train again.
+        checkpoint_seconds=snakemake.config.get("checkpoint_seconds", 120),
         project=project_root(snakemake),
+        given=given(snakemake),
     )

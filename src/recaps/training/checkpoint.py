@@ -1,16 +1,12 @@
-"""Checkpoints that a run continues from, and the lease that keeps a second trainer out."""
+"""Checkpoints that a run continues from."""
 
 from __future__ import annotations
 
-import json
-import math
+import hashlib
 import os
-import socket
-import time
-import uuid
+import sys
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,140 +15,61 @@ from recaps import io
 from recaps.errors import UserError
 
 FILE = "checkpoint.pt"
+#: The one before, for when the last is damaged.
+PREVIOUS = "checkpoint.previous.pt"
+#: Bytes of the checksum that a checkpoint begins with.
+DIGEST = hashlib.sha256().digest_size
 
 
 def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
-    """Write `state` (tensors, numbers, strings, lists and dicts) whole, in place of the last checkpoint."""
+    """Write `state` (tensors, numbers, strings, lists and dicts) whole, and keep the checkpoint before it."""
     buffer = BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, buffer)
-    io.write_bytes(folder / FILE, buffer.getvalue())
+    content = buffer.getvalue()
+    # Written beside first: a full disk leaves both checkpoints as they are.
+    written = folder / f"{FILE}.new"
+    io.write_bytes(written, hashlib.sha256(content).digest() + content)
+    if (folder / FILE).exists():
+        os.replace(folder / FILE, folder / PREVIOUS)
+    os.replace(written, folder / FILE)
 
 
 def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """Return the saved state, or None where there is none.
+    """Return the last saved state that is whole, or None where there is none.
+
+    A damaged checkpoint is deleted, with a line that says so, and the one before it counts.
 
     Raises:
-        UserError: the checkpoint cannot be read, or belongs to a run with other settings.
+        UserError: the checkpoint belongs to a run with other settings.
     """
-    file = folder / FILE
-    if not file.exists():
+    for file in (folder / FILE, folder / PREVIOUS):
+        if not file.exists():
+            continue
+        saved = read(file)
+        if saved is None:
+            print(
+                f"{file}: damaged (cut short or changed on disk) and deleted; going back", file=sys.stderr, flush=True
+            )
+            file.unlink()
+            continue
+        if saved["fingerprint"] != fingerprint:
+            raise UserError(
+                f"{file}: was made with other settings, code or data; delete {folder} to train from the start"
+            )
+        state: dict[str, Any] = saved["state"]
+        return state
+    return None
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """`fingerprint` and `state` of a checkpoint; None where its content is not what was written."""
+    content = file.read_bytes()
+    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
         return None
-    try:
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(
-            f"{file}: cannot be read ({type(error).__name__}); delete it to train from the start"
-        ) from error
-    if saved["fingerprint"] != fingerprint:
-        raise UserError(f"{file}: was made with other settings, code or data; delete {folder} to train from the start")
-    state: dict[str, Any] = saved["state"]
-    return state
+    return dict(torch.load(BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True))
 
 
-class Lease:
-    """Only one trainer at a time: a file that names its holder and is touched while the holder lives.
-
-    A lease is free again when its holder's process is gone (same host), when its holder was an earlier start of the
-    same cluster job, or when it is not touched for `patience` seconds (another host: a node that died), which is waited
-    for.
-
-    Raises:
-        UserError: on entry, when another trainer lives; on `touch`, when this one was taken for dead and replaced.
-    """
-
-    def __init__(self, folder: Path, patience: float = 120) -> None:
-        self.file = folder / "lease.json"
-        self.patience = patience
-        self.me = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "started": _started(os.getpid()),
-            "job": os.environ.get("SLURM_JOB_ID"),
-            "token": uuid.uuid4().hex,
-        }
-        self._touched = 0.0
-
-    def __enter__(self) -> Lease:
-        # Written beside and linked into place: the lease is never seen half-written, and a second link fails.
-        draft = self.file.with_name(f".lease.{self.me['token']}")
-        io.write_json(draft, self.me)
-        try:
-            while True:
-                try:
-                    os.link(draft, self.file)
-                    return self
-                except FileExistsError:
-                    self._evict()
-        finally:
-            draft.unlink(missing_ok=True)
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._holder(self.file).get("token") == self.me["token"]:
-            self.file.unlink(missing_ok=True)
-
-    def touch(self) -> None:
-        """Say that the holder lives; call often, it acts every 15 seconds."""
-        now = time.monotonic()
-        if now - self._touched < 15:
-            return
-        self._touched = now
-        if self._holder(self.file).get("token") != self.me["token"]:
-            raise UserError(f"{self.file}: another trainer has taken this run over; this one stops and saves nothing")
-        self.file.touch()
-
-    def _evict(self) -> None:
-        """Remove the lease of a holder that is gone; wait where only time can tell."""
-        holder = self._holder(self.file)
-        while self._lives(holder):
-            age = self._age()
-            if holder.get("host") == self.me["host"] or self._holder(self.file) != holder:
-                self._refuse(holder, age)
-            time.sleep(min(1.0, self.patience / 10))
-            if self._age() < age:
-                self._refuse(holder, self._age())
-        removed = self.file.with_name(f".lease.{self.me['token']}.old")
-        try:
-            os.rename(self.file, removed)
-        except FileNotFoundError:
-            return
-        taken = self._holder(removed)
-        if taken != holder:  # Another starter was faster: this is its lease.
-            os.link(removed, self.file)
-        removed.unlink()
-
-    def _lives(self, holder: dict[str, Any]) -> bool:
-        if holder.get("job") and holder["job"] == self.me["job"]:
-            return False
-        if holder.get("host") == self.me["host"]:
-            return bool(_started(holder["pid"]) == holder["started"])
-        return self._age() < self.patience
-
-    def _refuse(self, holder: dict[str, Any], age: float) -> None:
-        raise UserError(
-            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last sign {age:.0f} s"
-            " ago); wait for it to end, or stop it and try again"
-        )
-
-    def _age(self) -> float:
-        try:
-            return time.time() - self.file.stat().st_mtime
-        except FileNotFoundError:
-            return math.inf
-
-    @staticmethod
-    def _holder(file: Path) -> dict[str, Any]:
-        try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
-            return {}
-
-
-def _started(pid: int) -> float | None:
-    """When a process of this host started, None if it is not running: a process number alone may have been reused."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return process.create_time() if process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
-        return None
+def sweep(folder: Path) -> None:
+    """Remove what a trainer that was killed has left half-written; only for the holder of the folder's lease."""
+    for left in folder.glob(f".{FILE}.new.*.part"):
+        left.unlink(missing_ok=True)

@@ -7,8 +7,10 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+from recaps.errors import TryAgain
 
-class Interrupted(Exception):
+
+class Interrupted(TryAgain):
     """The run was asked to stop, has saved its state, and can be tried again."""
 
 

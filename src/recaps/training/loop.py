@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recaps.errors import UserError
+from recaps.errors import TryAgain, UserError
 from recaps.models.model import Model, learning_rate
 from recaps.training import checkpoint
 from recaps.training.batches import Batches
 from recaps.training.device import arithmetic
 from recaps.training.interruption import Interrupted, StopRequests
+from recaps.training.lease import Lease
 
 
 @dataclass
@@ -34,8 +36,8 @@ class Progress:
     """Sums of the metrics since the last row of the history."""
     history: list[dict[str, float]] = field(default_factory=list)
     """A row per logging interval: means of the metrics over its steps."""
-    starts: list[dict[str, str]] = field(default_factory=list)
-    """Device, PyTorch version and time of every start."""
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """Of every start: device, PyTorch version, time, and what it was given."""
 
 
 def fit(
@@ -45,7 +47,7 @@ def fit(
     fingerprint: str,
     *,
     checkpoint_seconds: float = 120,
-    start: dict[str, str],
+    start: dict[str, Any],
     test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
     report: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> Progress:
@@ -64,11 +66,13 @@ def fit(
 
     Raises:
         Interrupted: SIGTERM came; the state is saved.
-        UserError: the loss is not finite, or another trainer is at work in `folder`.
+        TryAgain: another trainer is at work in `folder`, or the disk is full at the end.
+        UserError: the loss is not finite.
     """
     training = model.training_options
     model.train()
-    with checkpoint.Lease(folder) as lease, StopRequests() as stop:
+    with Lease(folder) as lease, StopRequests() as stop:
+        checkpoint.sweep(folder)
         progress = _resume(model, folder, fingerprint)
         progress.starts.append(start)
         clock, saved = time.perf_counter(), time.perf_counter()
@@ -94,10 +98,13 @@ def fit(
                 clock = _collect(waiting, progress, folder, clock)
             if saving and progress.step < training.steps:
                 _check_weights(model, progress, folder)
-                checkpoint.save(folder, _state(model, progress), fingerprint)
+                there = _save(model, progress, folder, fingerprint)
                 saved = time.perf_counter()
             if stopping and progress.step < training.steps:
-                raise Interrupted(f"stopped at step {progress.step} of {training.steps}; run again to go on from there")
+                where = "there" if there else "the checkpoint before"
+                raise Interrupted(
+                    f"stopped at step {progress.step} of {training.steps}; run again to go on from {where}"
+                )
         _check_weights(model, progress, folder)
         # Kept until the results are known to be safe; without the optimisers' state, which nobody needs any more.
         checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
@@ -137,6 +144,16 @@ def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, floa
     progress.sums = {}
     progress.history.append(row)
     return row
+
+
+def _save(model: Model, progress: Progress, folder: Path, fingerprint: str) -> bool:
+    """Save a checkpoint, and say whether it could be. A full disk ends no training: the one before is still there."""
+    try:
+        checkpoint.save(folder, _state(model, progress), fingerprint)
+    except TryAgain as error:
+        print(f"no checkpoint of step {progress.step}: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _state(model: Model, progress: Progress) -> dict[str, Any]:

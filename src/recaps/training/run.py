@@ -47,6 +47,7 @@ def train(
     code: str = "",
     checkpoint_seconds: float = 120,
     project: Path | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> None:
     """Train a variant; at the end write `model.safetensors`, `config.json`, `history.csv`, `record.json` to `out`.
 
@@ -63,10 +64,12 @@ def train(
         code: fingerprint of the code; a checkpoint made by other code is refused.
         checkpoint_seconds: time between two checkpoints.
         project: the git checkout whose commit the record names.
+        given: what this start was given, for the record: `job`, `gpus`, `minutes`.
 
     Raises:
         Interrupted: SIGTERM came and the state is saved: run again to go on.
-        UserError: bad settings or data, a checkpoint of another run, a second trainer, a loss that is not finite.
+        TryAgain: a second trainer, a full disk.
+        UserError: bad settings or data, a checkpoint of another run, a loss that is not finite.
     """
     started = provenance.now()
     where = devices.choose(device, threads)
@@ -83,7 +86,7 @@ def train(
         checkpoints,
         _fingerprint(settings, seed, [dataset, *([test] if test else [])], where, code),
         checkpoint_seconds=checkpoint_seconds,
-        start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started},
+        start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started, **(given or {})},
         test=_tester(model, test, training, where),
         report=lambda row: _report(row, training.steps),
     )

@@ -1,0 +1,113 @@
+"""The lease that keeps a second trainer out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from recaps import io, processes
+from recaps.errors import TryAgain
+
+FILE = "lease.json"
+
+
+class Lease:
+    """Only one trainer at a time: a file that names its holder and is touched while the holder lives.
+
+    A lease is free again when its holder's process is gone (same host), when its holder was an earlier start of the
+    same cluster job, or when it is not touched for `patience` seconds (another host: a node that died), which is waited
+    for.
+
+    Raises:
+        TryAgain: on entry, when another trainer lives; on `touch`, when this one was taken for dead and replaced.
+    """
+
+    def __init__(self, folder: Path, patience: float = 120) -> None:
+        self.file = folder / FILE
+        self.patience = patience
+        self.me = {**processes.this(), "job": os.environ.get("SLURM_JOB_ID"), "token": uuid.uuid4().hex}
+        self._touched = 0.0
+
+    def __enter__(self) -> Lease:
+        # Written beside and linked into place: the lease is never seen half-written, and a second link fails.
+        draft = self.file.with_name(f".lease.{self.me['token']}")
+        io.write_json(draft, self.me)
+        try:
+            while True:
+                try:
+                    os.link(draft, self.file)
+                    return self
+                except FileExistsError:
+                    self._evict()
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if _read(self.file).get("token") == self.me["token"]:
+            self.file.unlink(missing_ok=True)
+
+    def touch(self) -> None:
+        """Say that the holder lives; call often, it acts every 15 seconds."""
+        now = time.monotonic()
+        if now - self._touched < 15:
+            return
+        self._touched = now
+        if _read(self.file).get("token") != self.me["token"]:
+            raise TryAgain(f"{self.file}: another trainer has taken this run over; this one stops and saves nothing")
+        self.file.touch()
+
+    def _evict(self) -> None:
+        """Remove the lease of a holder that is gone; wait where only time can tell."""
+        holder = _read(self.file)
+        while self._lives(holder):
+            age = self._age()
+            if holder.get("host") == self.me["host"] or _read(self.file) != holder:
+                self._refuse(holder, age)
+            time.sleep(min(1.0, self.patience / 10))
+            if self._age() < age:
+                self._refuse(holder, self._age())
+        removed = self.file.with_name(f".lease.{self.me['token']}.old")
+        try:
+            os.rename(self.file, removed)
+        except FileNotFoundError:
+            return
+        taken = _read(removed)
+        if taken != holder:  # Another starter was faster: this is its lease.
+            os.link(removed, self.file)
+        removed.unlink()
+
+    def _lives(self, holder: dict[str, Any]) -> bool:
+        if holder.get("job") and holder["job"] == self.me["job"]:
+            return False
+        there = processes.lives(holder)
+        return self._age() < self.patience if there is None else there
+
+    def _refuse(self, holder: dict[str, Any], age: float) -> None:
+        raise TryAgain(
+            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last sign {age:.0f} s"
+            " ago); wait for it to end, or stop it and try again"
+        )
+
+    def _age(self) -> float:
+        try:
+            return time.time() - self.file.stat().st_mtime
+        except FileNotFoundError:
+            return math.inf
+
+
+def holder(folder: Path) -> dict[str, Any]:
+    """Who trains with the checkpoints in `folder`: host, process, Slurm job; empty if nobody does."""
+    return _read(folder / FILE)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}

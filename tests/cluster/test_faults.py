@@ -1,0 +1,134 @@
+"""Whatever strikes a training on a cluster, it ends with the weights and the history of one that nothing struck.
+
+`campaign.py` does the same many times over, at random points.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trainings as faults
+from private_slurm import Slurm
+from trainings import Fault, Trainings
+
+#: Steps, a third of them, after which a run is struck; it has checkpoints by then.
+STRUCK = 1000
+
+
+@pytest.fixture(scope="module")
+def trained(root: Path, tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) -> Trainings:
+    return Trainings(root, tmp_path_factory.mktemp("trainings"), slurm, seeds=4)
+
+
+@pytest.fixture
+def trainings(trained: Trainings) -> Iterator[Trainings]:
+    """As nothing had been trained; Snakemake and its jobs are ended afterwards."""
+    trained.clear()
+    trained.site()
+    trained.output.unlink(missing_ok=True)
+    yield trained
+    trained.stop()
+
+
+def strike(trainings: Trainings, *struck: tuple[int, Fault]) -> None:
+    """Train the seeds named, let each be struck by its fault, and wait for the end; all are as if nothing had been."""
+    seeds = [seed for seed, _ in struck]
+    trainings.start(seeds)
+    in_time = trainings.strike({seed: (fault, STRUCK) for seed, fault in struck}, random.Random(0))
+    assert all(in_time.values()), trainings.told()
+    assert trainings.finish() == 0, trainings.told()
+    assert all(trainings.same(seed) for seed in seeds), trainings.told()
+    assert not list(trainings.results.rglob("checkpoints/**/*.part"))
+
+
+def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
+    """Each of four jobs has a fault of its own."""
+    kinds = (faults.kill, faults.cancel, faults.flip_bit, faults.shorten)
+    strike(trainings, *enumerate(kinds))
+    told = trainings.told()
+    assert [trainings.interruptions(seed) for seed in range(4)] == [1, 1, 1, 1], told
+    assert told.count("stopped at step") == 2, "the one that was out of time, and the one that was cancelled"
+    assert told.count("ended without a word, as if killed (log: results/smoke/logs/train_variant/") == 2
+    assert (
+        "checkpoint.pt: damaged (cut short or changed on disk) and deleted; going back" in trainings.log(2).read_text()
+    )
+    last = told.split("trainings ")[-1].splitlines()
+    assert [line.split()[:3] for line in last[1:3]] == [["probabilistic", "4", "8"], ["all", "4", "8"]]
+
+
+def test_preempted(trainings: Trainings) -> None:
+    """Where Slurm puts such jobs back into its queue, where it cancels them, and where it does so at once."""
+    trainings.site("['scavenge', 'spot', 'harsh'][int(wildcards.seed)]")
+    strike(trainings, *((seed, faults.preempt) for seed in range(3)))
+    told = trainings.told()
+    # An urgent job takes a whole node, so a neighbour of the struck training is struck with it, at times once more.
+    assert all(trainings.interruptions(seed) >= 1 for seed in range(3)), told
+    assert all(f"seed-{seed}: stopped at step" in told for seed in range(3)), "there was time to save the state"
+    assert "is PREEMPTED, and was not put back" in told, "the plugin alone would wait for ever"
+
+
+def test_slurm_is_away(trainings: Trainings) -> None:
+    """Its controller is restarted, and then no query of states goes well for a minute, in which the training ends."""
+
+    def leave(trainings: Trainings, seed: int, chance: random.Random) -> None:
+        faults.restart_controller(trainings, seed, chance)
+        faults.silence(trainings, seed, chance)
+
+    strike(trainings, (0, leave))
+    assert "Slurm does not answer; 1 jobs are kept" in trainings.told()
+    assert "Slurm answers again" in trainings.told()
+    assert trainings.interruptions(0) == 0
+
+
+def test_a_node_dies(trainings: Trainings) -> None:
+    strike(trainings, (0, faults.kill_node))
+    assert trainings.interruptions(0) == 1
+
+
+def test_snakemake_is_killed_and_started_again(trainings: Trainings) -> None:
+    before = {job["JobId"] for job in trainings.slurm.jobs()}
+    trainings.start([0, 1])
+    assert trainings.reaches(0, 20)
+    assert trainings.reaches(1, 20)
+    holders = [trainings.lease(seed) for seed in (0, 1)]
+    # Lest they come to their end before Snakemake is back.
+    for holder in holders:
+        os.kill(int(holder["pid"]), signal.SIGSTOP)
+    faults.kill_snakemake(trainings, 0, random.Random(0))
+    trainings.slurm.until(lambda: trainings.told().count("of an earlier start") == 2, 60, "the trainings to be seen")
+    for holder in holders:
+        os.kill(int(holder["pid"]), signal.SIGCONT)
+    assert trainings.finish() == 0, trainings.told()
+    told = trainings.told()
+    assert all(trainings.same(seed) for seed in (0, 1)), told
+    assert trainings.interruptions(0) == trainings.interruptions(1) == 0, "both went on undisturbed"
+    for seed, holder in enumerate(holders):
+        name = f"train_variant probabilistic/vae/seed-{seed}"
+        assert f"{name}: runs already, as Slurm job {holder['job']} of an earlier start" in told
+    jobs = {job["JobId"] for job in trainings.slurm.jobs()} - before
+    assert len(jobs) == 2, "no run had a second job"
+
+
+def test_a_full_disk(trainings: Trainings) -> None:
+    before = {job["JobId"] for job in trainings.slurm.jobs()}
+    with faults.small_disk(trainings.results.parent, megabytes=24):
+        strike(trainings, (0, faults.fill_disk))
+        assert trainings.interruptions(0) == 0, "it went on while there was no place for checkpoints"
+    assert len({job["JobId"] for job in trainings.slurm.jobs()} - before) == 1
+
+
+def test_what_would_fail_again_is_not_tried_again(trainings: Trainings) -> None:
+    before = {job["JobId"] for job in trainings.slurm.jobs()}
+    trainings.start([0], "learning_rate: 1.0e+30")
+    assert trainings.finish() == 1
+    (line,) = [line for line in trainings.told().splitlines() if line.startswith("recaps: ")]
+    number = ({job["JobId"] for job in trainings.slurm.jobs()} - before).pop()
+    assert "train_variant probabilistic/vae/seed-0: training stopped: " in line
+    assert "is nan at step" in line or "is inf at step" in line
+    assert "log: results/smoke/logs/train_variant/probabilistic-vae-seed-0.log" in line
+    assert line.endswith(f"Slurm job {number}); not tried again, as it would fail again")

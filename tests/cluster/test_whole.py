@@ -1,0 +1,58 @@
+"""The whole smoke workflow by `snakemake --profile slurm`: about 20 minutes, so only `make test-cluster` runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from clones import Done, copy
+from private_slurm import Slurm
+
+#: Few jobs at a time: two nodes of eight cores each are pretended on one small machine.
+SITE = """
+jobs: 6
+slurm-status-command: squeue
+slurm-init-seconds-before-status-checks: 5
+max-status-checks-per-second: 1
+default-resources: [slurm_account=tests]
+set-threads: {train_variant: 1, time_steps: 8}
+set-resources:
+  train_variant: {gpu: 1}
+  extract_latents: {gpu: 1}
+  read_probe: {gpu: 1}
+  time_steps: {gpu: 1}
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(5400)
+def test_the_whole_workflow(slurm: Slurm, root: Path, tmp_path: Path) -> None:
+    clone = copy(root, tmp_path)
+    (tmp_path / "site.yaml").write_text(SITE)
+    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"]
+
+    def snakemake(*more: str) -> Done:
+        done = subprocess.run(
+            [*command, "--config", "scale=smoke", "device=cpu", *more],
+            cwd=clone.folder,
+            env=slurm.environment() | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout)
+
+    planned = snakemake("-n").jobs()
+    done = snakemake()
+    assert done.status == 0, f"{done.output[-8000:]}\n{slurm.queue()}\n{slurm.tails()}"
+    assert (tmp_path / "results" / "smoke" / "report.html").stat().st_size > 0
+    assert "Nothing to be done" in snakemake().output
+    ran = Counter(line.partition("(Rule: ")[2].rstrip(")") for line in done.output.splitlines() if "(Rule: " in line)
+    assert ran == {rule: count for rule, count in planned.items() if rule != "total"}
+    assert "recaps: " not in done.output, "no job failed on the way"
+    trainings = [line.split() for line in done.output.split("GPU-hours asked")[1].splitlines()]
+    assert ["all", str(planned["train_variant"])] in [words[:2] for words in trainings]

@@ -1,0 +1,347 @@
+"""Trainings through `snakemake --profile slurm`, and how to strike them: for the tests and for the campaign."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from clones import Clone, copy
+from private_slurm import NODES, Slurm
+
+PAPER, VARIANT = "probabilistic", "vae"
+
+#: What strikes a training, given its seed and a source of chance.
+Fault = Callable[["Trainings", int, random.Random], None]
+
+#: What a site's own file says for the tests' Slurm: quick looks at the queue, and pretended GPUs for work on the CPU.
+SITE = """\
+slurm-status-command: squeue
+slurm-init-seconds-before-status-checks: 3
+max-status-checks-per-second: 2
+latency-wait: 10
+default-resources: [slurm_account=tests]
+set-threads: {{train_variant: 1, time_steps: 2}}
+set-resources: {{train_variant: {{gpu: 1, slurm_partition: "{partition}"}}}}
+"""
+
+#: Fails while the file beside it exists.
+SQUEUE = """\
+#!/bin/bash
+if [ -e "$(dirname "$0")/silent" ]; then echo "squeue: error: no answer" >&2; exit 1; fi
+exec {squeue} "$@"
+"""
+
+
+class Trainings:
+    """Several seeds of one small model in a copy of this repository.
+
+    `record`: the result that each seed has when nothing disturbs it.
+    """
+
+    def __init__(self, root: Path, folder: Path, slurm: Slurm, *, seeds: int = 3, steps: int = 3000) -> None:
+        self.slurm = slurm
+        self.seeds, self.steps = range(seeds), steps
+        self.clone: Clone = copy(root, folder)
+        self.results = folder / "results" / "smoke"
+        self.main: subprocess.Popen[bytes] | None = None
+        self.wanted: Sequence[int] = ()
+        self.output = folder / "snakemake.out"
+        tools = folder / "tools"
+        tools.mkdir()
+        self.silence = tools / "silent"
+        environment = slurm.environment()
+        squeue = shutil.which("squeue", path=environment["PATH"])
+        (tools / "squeue").write_text(SQUEUE.format(squeue=squeue))
+        (tools / "squeue").chmod(0o755)
+        self.environment = environment | {
+            "PATH": f"{tools}{os.pathsep}{environment['PATH']}",
+            "PYTHONPATH": str(folder / "src"),
+            "COLUMNS": "200",
+        }
+        self.site()
+        done = self.clone.snakemake("--profile", "profiles/smoke", *self._wanted(self.seeds))
+        assert done.status == 0, done.output
+        self.record = {seed: self.digest(seed) for seed in self.seeds}
+        self.clear()
+
+    def site(self, partition: str = "main") -> None:
+        """Write the site's file; `partition`: of trainings, a name or an expression of Python in their `wildcards`."""
+        (self.clone.folder / "site.yaml").write_text(SITE.format(partition=partition))
+
+    def clear(self) -> None:
+        """Forget what was trained, and the lock of a Snakemake that was killed; the data stay."""
+        shutil.rmtree(self.clone.folder / ".snakemake" / "locks", ignore_errors=True)
+        for name in ("runs", "checkpoints", "logs", "benchmarks"):
+            shutil.rmtree(self.results / name, ignore_errors=True)
+
+    # ---- Snakemake ---------------------------------------------------------------------------------------------------
+
+    def start(self, seeds: Sequence[int], training: str = "") -> None:
+        """Start Snakemake; `training`: more settings of it, as YAML."""
+        self.wanted = seeds
+        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"]
+        with self.output.open("ab") as out:
+            self.main = subprocess.Popen(
+                [*command, *self._wanted(seeds, training)],
+                cwd=self.clone.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def finish(self, seconds: float = 400) -> int:
+        """Wait for Snakemake to end; its exit status."""
+        assert self.main
+        try:
+            return self.main.wait(timeout=seconds)
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End Snakemake and its jobs, however they are."""
+        if self.main and self.main.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.main.pid, signal.SIGKILL)
+            self.main.wait()
+            self.slurm.run("scancel", "--me")
+
+    def unlock(self) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "snakemake", "--unlock"],
+            cwd=self.clone.folder,
+            env=self.environment,
+            check=True,
+            capture_output=True,
+        )
+
+    def told(self) -> str:
+        """What Snakemake has printed, in all its starts."""
+        return self.output.read_text(errors="replace")
+
+    def _wanted(self, seeds: Sequence[int], more: str = "") -> list[str]:
+        training = f"steps: {self.steps}, log_every: 20, {more}"
+        return [
+            "--config",
+            "scale=smoke",
+            "device=cpu",
+            "checkpoint_seconds=0.5",
+            f"papers=[{PAPER}]",
+            f"seeds=[{', '.join(map(str, self.seeds))}]",
+            f"overrides={{{PAPER}: {{variants: {{{VARIANT}: {{training: {{{training}}}}}}}}}}}",
+            "--",
+            *(f"results/smoke/runs/{PAPER}/{VARIANT}/seed-{seed}/record.json" for seed in seeds),
+        ]
+
+    # ---- A run -------------------------------------------------------------------------------------------------------
+
+    def run(self, seed: int) -> Path:
+        return self.results / "runs" / PAPER / VARIANT / f"seed-{seed}"
+
+    def log(self, seed: int) -> Path:
+        return self.results / "logs" / "train_variant" / f"{PAPER}-{VARIANT}-seed-{seed}.log"
+
+    def checkpoints(self, seed: int) -> Path | None:
+        """The folder of its checkpoints, once there is one."""
+        folders = (self.results / "checkpoints" / PAPER / VARIANT / f"seed-{seed}").glob("*/")
+        return next(iter(folders), None)
+
+    def step(self, seed: int) -> int:
+        """Steps done, as the log tells."""
+        try:
+            found = re.findall(r"^step +(\d+)/", self.log(seed).read_text(errors="replace"), re.MULTILINE)
+        except FileNotFoundError:
+            return 0
+        return int(found[-1]) if found else 0
+
+    def lease(self, seed: int) -> dict[str, str | int]:
+        """Who trains: host, process, Slurm job; empty if nobody does."""
+        folder = self.checkpoints(seed)
+        try:
+            return json.loads((folder / "lease.json").read_text()) if folder else {}
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def reaches(self, seed: int, step: int, seconds: float = 240) -> bool:
+        """Wait until a run trains and has done so many steps; whether it did before it came to its end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not (self.run(seed) / "record.json").exists():
+            if self.step(seed) >= step and self.lease(seed):
+                return True
+            if self.main and self.main.poll() is not None:
+                break
+            time.sleep(0.05)
+        return False
+
+    def strike(self, struck: Mapping[int, tuple[Fault, int]], chance: random.Random) -> dict[int, bool]:
+        """Let each seed be struck by its fault when it has done its number of steps; whether each was, in time."""
+        chances = {seed: random.Random(chance.random()) for seed in struck}
+
+        def strike(seed: int) -> bool:
+            fault, step = struck[seed]
+            if self.reaches(seed, step):
+                with suppress(KeyError, ProcessLookupError):  # it has come to its end in between
+                    fault(self, seed, chances[seed])
+                    return True
+            return False
+
+        with ThreadPoolExecutor() as threads:
+            return dict(zip(struck, threads.map(strike, struck), strict=True))
+
+    def digest(self, seed: int) -> tuple[str, str]:
+        """Of the weights, and of the history without its times."""
+        run = self.run(seed)
+        with (run / "history.csv").open(newline="") as file:
+            rows = [{k: v for k, v in row.items() if k not in _TIMES} for row in csv.DictReader(file)]
+        texts = ((run / "model.safetensors").read_bytes(), json.dumps(rows).encode())
+        weights, history = (hashlib.sha256(text).hexdigest() for text in texts)
+        return weights, history
+
+    def same(self, seed: int) -> bool:
+        """Whether the run ended as if nothing had happened."""
+        return (self.run(seed) / "record.json").exists() and self.digest(seed) == self.record[seed]
+
+    def interruptions(self, seed: int) -> int:
+        """Times that the run went on from a checkpoint."""
+        return int(json.loads((self.run(seed) / "record.json").read_text())["interruptions"])
+
+
+_TIMES = ("seconds", "images_per_second")
+
+
+# ---- Faults: each strikes while the run trains ----------------------------------------------------------------------
+
+
+def kill(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """SIGKILL of the training"""
+    os.kill(int(trainings.lease(seed)["pid"]), signal.SIGKILL)
+
+
+def cancel(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Job cancelled"""
+    trainings.slurm.cancel(int(trainings.lease(seed)["job"]))
+
+
+def cut_checkpoint(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """SIGKILL, last checkpoint cut short"""
+    with _stopped(trainings, seed) as file:
+        os.truncate(file, chance.randrange(file.stat().st_size))
+
+
+def flip_bit(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """SIGKILL, a bit of the last checkpoint flipped"""
+    with _stopped(trainings, seed) as file:
+        content = bytearray(file.read_bytes())
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(content)
+
+
+def shorten(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Time limit reached"""
+    # A limit of two minutes and a warning two minutes ahead: Slurm warns when it next looks, within half a minute.
+    # Until then the training stands still, lest it come to its end; Slurm lets it go on as it warns it.
+    holder = trainings.lease(seed)
+    process = Path(f"/proc/{holder['pid']}")
+    os.kill(int(holder["pid"]), signal.SIGSTOP)
+    trainings.slurm.run("scontrol", "update", f"JobId={holder['job']}", "TimeLimit=2")
+    trainings.slurm.until(lambda: not process.exists(), 120, "the warning")
+
+
+def preempt(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Preempted"""
+    node = trainings.slurm.details(int(trainings.lease(seed)["job"]))["NodeList"]
+    urgent = trainings.slurm.submit("true", partition="urgent", exclusive=True, nodelist=node)
+    trainings.slurm.wait(urgent, seconds=120)
+
+
+def silence(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Status queries fail for a minute"""
+    trainings.silence.touch()
+    time.sleep(60)
+    trainings.silence.unlink()
+
+
+def restart_controller(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """slurmctld restarted"""
+    trainings.slurm.stop_controller()
+    time.sleep(chance.uniform(1, 20))
+    trainings.slurm.start_controller()
+
+
+def kill_node(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """slurmd of the node killed, with all jobs on it"""
+    node = trainings.slurm.details(int(trainings.lease(seed)["job"]))["NodeList"]
+    assert node in NODES
+    trainings.slurm.kill_node(node)
+    try:
+        trainings.slurm.until(lambda: "DOWN" in trainings.slurm.node(node), 90, f"{node} to be missed")
+    finally:
+        trainings.slurm.start_node(node)
+
+
+def kill_snakemake(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Snakemake killed, started again"""
+    assert trainings.main
+    os.killpg(trainings.main.pid, signal.SIGKILL)
+    trainings.main.wait()
+    time.sleep(chance.uniform(0, 2))
+    trainings.unlock()
+    trainings.start(trainings.wanted)
+
+
+def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """Disk full, and freed again"""
+    filler = trainings.results.parent / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+    try:
+        # Logs may be cut short by the full disk, so time decides: several checkpoints are due in it.
+        time.sleep(chance.uniform(1, 2))
+    finally:
+        filler.unlink()
+
+
+@contextmanager
+def _stopped(trainings: Trainings, seed: int) -> Iterator[Path]:
+    """The checkpoint of a training that stands still, and is killed afterwards."""
+    pid = int(trainings.lease(seed)["pid"])
+    folder = trainings.checkpoints(seed)
+    assert folder
+    file = folder / "checkpoint.pt"
+    while not file.exists() or not (folder / "checkpoint.previous.pt").exists():
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield file
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own for `folder`, with what the folder holds."""
+    held = folder.with_name(f"{folder.name}.held")
+    folder.rename(held)
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
+    try:
+        shutil.copytree(held, folder, dirs_exist_ok=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        folder.rmdir()
+        held.rename(folder)

@@ -1,0 +1,367 @@
+"""Snakemake's Slurm executor as recaps uses it, with a Slurm that is played: `tests/cluster` has a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import slurm_executor
+import snakemake_executor_plugin_slurm as plugin
+from slurm_executor import LOOKS, Executor, attend, title
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
+
+OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
+
+
+class Job:
+    """Of Snakemake's jobs what the executor looks at."""
+
+    def __init__(self, log: Path, checkpoints: Path | None = None, seed: str = "0") -> None:
+        self.rule = SimpleNamespace(name="train_variant" if checkpoints else "evaluate_head", group=None)
+        self.wildcards_dict = {"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": seed}
+        self.params = SimpleNamespace(checkpoints=checkpoints)
+        self.log, self.output = [log], [log.with_suffix(".json")]
+        self.attempt, self.restart_times = 1, 3
+
+    def is_group(self) -> bool:
+        return False
+
+
+class Group:
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = jobs
+        self.attempt, self.restart_times = 1, 3
+
+    def is_group(self) -> bool:
+        return True
+
+
+class Played:
+    """Slurm's commands: `queue` is what squeue prints, None while Slurm does not answer; the rest is remembered."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[str, str, str, str, str]] | None = []
+        self.commands: list[tuple[str, ...]] = []
+
+    def __call__(self, *command: str) -> str | None:
+        if command[0] != "squeue":
+            self.commands.append(command)
+            if command[0] == "scancel":
+                self.queue = [row for row in self.queue or [] if row[0] not in command]
+            return "JobId=7 StdOut=/somewhere/7.log"
+        return None if self.queue is None else "".join("|".join(row) + "\n" for row in self.queue)
+
+
+class Ending:
+    """As threading.Event, but it waits for nothing; what is to happen meanwhile comes from `then`."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.then: Callable[[int], object] = lambda waits: None
+        self.ending = False
+
+    def is_set(self) -> bool:
+        return self.ending
+
+    def set(self) -> None:
+        self.ending = True
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.then(len(self.waits))
+        return self.ending
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    played = Played()
+    monkeypatch.setattr(slurm_executor, "_slurm", played)
+    return played
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Played) -> Iterator[Any]:
+    """One whose plugin does nothing but remember: reported errors, submissions, and which jobs it says have ended."""
+    monkeypatch.setattr(plugin.Executor, "__init__", lambda self, workflow, logger: None)
+    monkeypatch.setattr(
+        plugin.Executor, "report_job_error", lambda self, info, msg=None, **more: self.failed.append((info, msg))
+    )
+    monkeypatch.setattr(plugin.Executor, "report_job_success", lambda self, info: None)
+    monkeypatch.setattr(plugin.Executor, "run_job", lambda self, job: self.submitted.append(job))
+    monkeypatch.setattr(plugin.Executor, "shutdown", lambda self: None)
+    monkeypatch.setattr(plugin.Executor, "run_jobs", lambda self, jobs: [self.run_job(job) for job in jobs])
+
+    async def check(self: Any, jobs: list[SubmittedJobInfo]) -> Any:
+        for info in jobs:
+            if info.external_jobid in self.completed:
+                self.report_job_success(info)
+            elif info.external_jobid not in self.dropped:
+                yield info
+
+    monkeypatch.setattr(plugin.Executor, "check_active_jobs", check)
+    monkeypatch.setattr(plugin.Executor, "get_status_command", lambda self: self.command)
+    executor: Any = Executor(None, None)
+    executor.failed, executor.submitted, executor.completed, executor.dropped = [], [], set(), set()
+    executor.command, executor.run_uuid = "squeue", NEW
+    executor.told = []
+    executor.logger = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), executor.told.append))
+    executor.workflow = SimpleNamespace(
+        workdir_init=str(tmp_path),
+        executor_settings=SimpleNamespace(init_seconds_before_status_checks=15),
+        dag=SimpleNamespace(needrun_jobs=lambda: [], needrun=lambda job: False, dependencies=defaultdict(dict)),
+    )
+    executor._ending = Ending()
+    executor.array_jobs = set()
+    monkeypatch.chdir(tmp_path)
+    executor.adopted = []
+    executor._report_job_submission_threadsafe = executor.adopted.append
+    return executor
+
+
+def look(executor: Any, *infos: SubmittedJobInfo) -> list[str]:
+    """The jobs that are waited for after a look at the queue."""
+
+    async def gather() -> list[str]:
+        return [info.external_jobid async for info in executor.check_active_jobs(list(infos))]
+
+    return asyncio.run(gather())
+
+
+def start_file(name: str, **values: Any) -> None:
+    """What an earlier start has left; by default of this host, by a process that is gone."""
+    file = Path(".snakemake") / "slurm-starts" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": 1.0} | values))
+
+
+def entry(number: str, state: str, name: str = NEW, folder: Path | str = "/") -> tuple[str, str, str, str, str]:
+    return number, state, "node1", name, str(folder)
+
+
+def test_slurm_means_this_executor() -> None:
+    attend()
+    assert ExecutorPluginRegistry().get_plugin("slurm").executor is Executor
+
+
+def test_titles(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert title(job) == "evaluate_head sparse/dense/seed-0"
+    assert title(Group(job, Job(tmp_path, tmp_path))) == "2 jobs evaluate_head, train_variant"
+
+
+def test_no_job_is_lost(executor: Any, played: Played, tmp_path: Path) -> None:
+    """Neither while Slurm does not answer, nor when the plugin drops what it has asked for in vain."""
+    infos = [SubmittedJobInfo(Job(tmp_path), external_jobid=number) for number in "12"]
+    played.queue = None
+    assert look(executor, *infos) == look(executor, *infos) == ["1", "2"]
+    assert executor.told == ["Slurm does not answer; 2 jobs are kept, and asked for again"]
+    played.queue = [entry("1", "RUNNING"), entry("2", "COMPLETED")]
+    executor.dropped = {"1", "2"}
+    assert look(executor, *infos) == ["1", "2"]
+    executor.dropped, executor.completed = set(), {"2"}
+    assert look(executor, *infos) == ["1"]
+    assert executor.failed == []
+    assert executor.told[1] == "Slurm answers again"
+
+
+def test_one_line_for_each_change(executor: Any, played: Played, tmp_path: Path) -> None:
+    info = SubmittedJobInfo(Job(tmp_path), external_jobid="1")
+    for state in ("PENDING", "PENDING", "RUNNING", "RUNNING"):
+        played.queue = [entry("1", state)]
+        assert look(executor, info) == ["1"]
+    name = "evaluate_head sparse/dense/seed-0"
+    assert executor.told == [f"{name}: PENDING node1 (Slurm job 1)", f"{name}: RUNNING node1 (Slurm job 1)"]
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", None])
+def test_what_slurm_does_not_put_back_has_failed(
+    executor: Any, played: Played, tmp_path: Path, state: str | None
+) -> None:
+    info = SubmittedJobInfo(Job(tmp_path), external_jobid="1")
+    gone = [entry("1", state)] if state else []
+    for queue in (*[gone] * (LOOKS - 1), [entry("1", "PENDING")], *[gone] * (LOOKS - 1)):
+        played.queue = queue
+        assert look(executor, info) == ["1"], "not yet, or not any more"
+    assert look(executor, info) == []
+    ((failed, reason),) = executor.failed
+    assert failed is info
+    assert state is None or state in reason
+
+
+def test_what_the_queue_has_forgotten_the_database_knows(executor: Any, played: Played, tmp_path: Path) -> None:
+    executor.command = "sacct"
+    info = SubmittedJobInfo(Job(tmp_path), external_jobid="1")
+    assert all(look(executor, info) == ["1"] for _ in range(LOOKS + 1))
+    played.queue = [entry("1", "PREEMPTED")]
+    assert look(executor, info) == ["1"]
+    played.queue = []
+    assert [look(executor, info) for _ in range(LOOKS - 1)] == [["1"], []], "preempted, and then forgotten"
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("ending", ["", "recaps: rule: stopped\nexit status 75\n"])
+def test_a_forgotten_job_that_made_its_outputs_went_well(
+    executor: Any, played: Played, tmp_path: Path, made: bool, ending: str
+) -> None:
+    job = Job(tmp_path / "job.log")
+    (tmp_path / "job.log").write_text(ending)
+    if made:
+        (tmp_path / "job.json").write_text("{}")
+    info = SubmittedJobInfo(job, external_jobid="1")
+    while look(executor, info):
+        pass
+    assert bool(executor.failed) == (not made or bool(ending))
+
+
+@pytest.mark.parametrize(
+    ("ending", "attempt", "told"),
+    [
+        (
+            "recaps: train_variant: loss is nan\nexit status 1\n",
+            4,
+            "loss is nan (log: {log}; Slurm job 1); not",
+        ),
+        ("WARNING x\nrecaps: train_variant: stopped\nexit status 75\n", 1, "stopped (log: {log}; Slurm job 1)"),
+        ("recaps: train_variant: OSError: gone\nexit status 70\n", 1, "OSError: gone (log: {log}; Slurm job 1)"),
+        ("step 3\n", 1, "ended without a word, as if killed (log: {log})"),
+    ],
+)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_only_mistakes_are_not_tried_again(
+    executor: Any, tmp_path: Path, ending: str, attempt: int, told: str, grouped: bool
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(ending)
+    job: Any = Group(Job(log), Job(tmp_path / "none")) if grouped else Job(log)
+    executor.report_job_error(SubmittedJobInfo(job, external_jobid="1"), msg="FAILED")
+    assert job.attempt == attempt
+    (line,) = executor.told
+    logs = f"{log}, {tmp_path / 'none'}" if grouped and "without" in told else str(log)
+    assert told.format(log=logs) in line
+    assert [message for _, message in executor.failed] == ["FAILED"]
+
+
+def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None:
+    """Its running training is taken over, its other jobs are cancelled, and foreign ones left alone."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "lease.json").write_text(json.dumps({"job": "7"}))
+    log = tmp_path / "log"
+    log.write_text("of an earlier attempt")
+    training, head = Job(tmp_path / "training.log", checkpoints), Job(log)
+    played.queue = [
+        entry("7", "RUNNING", OLD, tmp_path),
+        entry("8", "RUNNING", OLD, tmp_path),
+        entry("9", "PENDING", f"prefix_{OLD}", tmp_path),
+        entry("10", "COMPLETED", OLD, tmp_path),
+        entry("11", "RUNNING", OLD, tmp_path / "elsewhere"),
+        entry("12", "RUNNING", "my-own-job", tmp_path),
+        entry("13", "RUNNING", NEW, tmp_path),
+        entry("14", "RUNNING", OTHER, tmp_path),
+        entry("15", "RUNNING", ALIVE, tmp_path),
+    ]
+    for name in (OLD, f"prefix_{OLD}"):
+        start_file(name)
+    start_file(OTHER, host="elsewhere")
+    start_file(ALIVE, started=psutil.Process().create_time())
+    executor.workflow.dag.needrun_jobs = lambda: [training, head]
+    executor.run_jobs([training, head])
+    assert ("scancel", "8", "9") in played.commands
+    assert ("scontrol", "update", "JobId=7", f"JobName={NEW}") in played.commands
+    assert len([command for command in played.commands if command[0] == "scancel"]) == 1
+    (adopted,) = executor.adopted
+    assert (adopted.job, adopted.external_jobid) == (training, "7")
+    assert adopted.aux == {"slurm_logfile": Path("/somewhere/7.log")}
+    assert executor.submitted == [head]
+    assert not log.exists(), "an old log would be taken for the new attempt's"
+    assert f"Jobs named {OTHER} are of a Snakemake on elsewhere; left alone" in executor.told
+    assert (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
+    executor.shutdown()
+    assert not (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
+
+
+def test_a_training_whose_data_change_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "lease.json").write_text(json.dumps({"job": "7"}))
+    training, dataset = Job(tmp_path / "training.log", checkpoints), Job(tmp_path / "data.log")
+    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
+    start_file(OLD)
+    executor.workflow.dag.needrun_jobs = lambda: [training, dataset]
+    executor.workflow.dag.dependencies[training] = {dataset: set()}
+    executor.workflow.dag.needrun = lambda job: job is dataset
+    executor.run_jobs([dataset])
+    assert ("scancel", "7") in played.commands
+
+
+def test_a_training_with_other_settings_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
+    """Other settings, code or data have another folder of checkpoints."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    (old / "lease.json").write_text(json.dumps({"job": "7"}))
+    training = Job(tmp_path / "log", new)
+    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
+    start_file(OLD)
+    executor.workflow.dag.needrun_jobs = lambda: [training]
+    executor.run_jobs([training])
+    assert ("scancel", "7") in played.commands
+    assert executor.submitted == [training]
+
+
+def test_submission_waits_for_slurm(executor: Any, played: Played, tmp_path: Path) -> None:
+    job = Job(tmp_path / "log")
+    played.queue = None
+
+    def then(waits: int) -> None:
+        played.queue = [] if waits == 3 else None
+
+    executor._ending.then = then
+    executor.run_jobs([job])
+    assert len(executor._ending.waits) == 3
+    assert executor.submitted == [job]
+    assert executor.told == ["Slurm does not answer; what is to be submitted waits", "Slurm answers again"]
+
+
+def test_nothing_is_submitted_after_the_end(executor: Any, played: Played, tmp_path: Path) -> None:
+    """Ctrl-C while Slurm is away: what waits for it is dropped."""
+    played.queue = None
+    executor._ending.then = lambda waits: executor.shutdown()
+    executor.run_jobs([Job(tmp_path / "log")])
+    played.queue = []
+    executor.run_jobs([Job(tmp_path / "log")])
+    assert executor.submitted == []
+
+
+def test_what_goes_wrong_before_a_submission_is_reported(executor: Any, played: Played, tmp_path: Path) -> None:
+    reported = []
+    executor._report_job_error_threadsafe = lambda info, msg: reported.append((info.job, msg))
+    job = Job(tmp_path)  # its log is a folder, which cannot be removed as a file
+    executor.run_jobs([job])
+    assert executor.submitted == []
+    ((failed, message),) = reported
+    assert failed is job
+    assert message.startswith("Job submission failed: ")
+
+
+def test_a_machine_without_slurm_is_told() -> None:
+    with pytest.raises(WorkflowError, match="no 'no-such-squeue' on the path"):
+        slurm_executor._slurm("no-such-squeue")
+
+
+def test_a_job_that_was_never_submitted_is_not_told_as_killed(executor: Any, tmp_path: Path) -> None:
+    info = SubmittedJobInfo(Job(tmp_path / "log"))
+    executor.report_job_error(info, msg="sbatch failed")
+    assert executor.failed == [(info, "sbatch failed")]
+    assert executor.told == []
