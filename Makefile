@@ -6,15 +6,20 @@ SHELL := /bin/bash
 
 # A Python to make the environment with; `make PYTHON=/path/to/python3.12 demo` chooses another.
 PYTHON ?=
+# For `make estimate`: the scale, if none is named, and the GPU.
+ESTIMATED := $(or $(SCALE),paper)
+GPU ?= NVIDIA A100
 SCALE ?= desk
 # For `make publish`: papers; all that are finished if empty.
 PAPERS ?=
 # For `make publish`: data sets that could not be had.
 WITHOUT ?=
+# For `make faults`: how many.
+N ?= 50
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help environment demo test lint format bench publish compare rulegraph lock clean-smoke clean
+.PHONY: help environment demo test test-cluster faults slurm lint format bench estimate publish compare rulegraph lock clean-smoke clean
 
 help: ## Show this list
 	@echo "make <target>"
@@ -45,7 +50,26 @@ demo: environment ## The whole workflow on stand-in data (no network), to result
 	@echo "Done. The report: results/smoke/report.html"
 
 test: environment ## Every test that this machine can run
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+test-cluster: slurm ## The tests on a Slurm of their own; on Debian, root gets its packages installed
+	@$(BIN)/python -m pytest -m "whole or not whole" tests/cluster
+
+faults: slurm ## Strike trainings on that Slurm N times at random points (make faults N=50; the table: docs/reliability.md)
+	@$(BIN)/python tests/cluster/campaign.py --n $(N) --into docs/reliability.md
+
+slurm: environment
+	@if ! type sbatch slurmctld slurmd munged > /dev/null 2>&1; then \
+		if [ "$$(id -u)" = 0 ] && type apt-get > /dev/null 2>&1; then \
+			echo "Installing Debian's slurm-wlm and munge"; \
+			export DEBIAN_FRONTEND=noninteractive; \
+			apt-get -qq update; \
+			apt-get -qq install --yes --no-install-recommends slurm-wlm munge > /dev/null; \
+		else \
+			echo "make: no Slurm and munge on the path; install them (as root on Debian: apt-get install slurm-wlm munge)" >&2; \
+			exit 1; \
+		fi; \
+	fi
 
 lint: environment ## Check style, types, workflow and generated files
 	@$(BIN)/ruff check .
@@ -54,6 +78,7 @@ lint: environment ## Check style, types, workflow and generated files
 	@$(BIN)/snakefmt --check Snakefile rules
 	@$(BIN)/snakemake --lint
 	@$(BIN)/python -m recaps.config.manual
+	@$(BIN)/python -m recaps.workflow.pipeline
 	@$(BIN)/python envs/lock.py
 
 format: environment ## Rewrite in the project's style
@@ -63,6 +88,9 @@ format: environment ## Rewrite in the project's style
 
 bench: environment ## Speed of each model: step time, images/s, share of the machine's peak, memory
 	@$(BIN)/python -m recaps.bench
+
+estimate: environment ## Jobs, GPU-hours and storage of each paper (make estimate GPU="NVIDIA H200" SCALE=paper)
+	@$(BIN)/python -m recaps.estimate --gpu "$(GPU)" --scale $(ESTIMATED)
 
 publish: environment ## Keep finished papers in git: results/published/SCALE (make publish SCALE=desk PAPERS="sparse")
 	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT))

@@ -3,19 +3,32 @@
 Config and its validation, the rules, and the targets that users name. `make help` lists the targets.
 """
 
+import sys
 from pathlib import Path
 
 from snakemake.utils import min_version
 
+from recaps.report.cost import summary
 from recaps.workflow.plan import DATASET_FILES, growing, start
 
 min_version("9.27")
 
 
+sys.path.append(str(Path(workflow.basedir) / "workflow"))
+import data_version
+from slurm_executor import attend
+
+
 configfile: "config/config.yaml"
 
 
-plan = start(config, Path(workflow.basedir))
+attend()
+plan = start(
+    config,
+    Path(workflow.basedir),
+    # Nothing is made by these, and nothing of damaged results.
+    check=workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv),
+)
 
 
 pathvars:
@@ -69,14 +82,13 @@ rule all:
     """Everything: the scorecard and the report on all papers (the default)"""
     default_target: True
     input:
-        plan.scorecard(),
-        plan.report(),
+        plan.everything(),
 
 
 rule data:
     """The prepared data sets"""
     input:
-        plan.datasets(),
+        plan.prepared(),
 
 
 rule train:
@@ -129,3 +141,14 @@ for name in plan.project.papers:
         input:
             plan.paper(name),
         localrule: True
+
+
+onsuccess:
+    if workflow.is_main_process:
+        print(summary(plan.records()), end="", file=sys.stderr)
+        data_version.keep()
+
+
+onerror:
+    if workflow.is_main_process:
+        print(summary(plan.records()), end="", file=sys.stderr)

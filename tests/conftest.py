@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("unit", "property", "workflow", "cluster")
+KINDS = ("unit", "property", "workflow", "dvc", "cluster")
+NO_SLURM = "needs Slurm: no sbatch on the path; `make test-cluster` installs it where it may"
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +21,7 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    no_cluster = None if shutil.which("sbatch") else pytest.mark.skip(reason="needs Slurm: no sbatch on the path")
+    no_cluster = None if shutil.which("sbatch") else pytest.mark.skip(reason=NO_SLURM)
     no_gpu = _no_gpu() if any(item.get_closest_marker("gpu") for item in items) else None
     for item in items:
         kind = item.path.relative_to(ROOT / "tests").parts[0]
@@ -27,6 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, missing in (("cluster", no_cluster), ("gpu", no_gpu)):
             if missing and item.get_closest_marker(marker):
                 item.add_marker(missing)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Side by side (`--numprocesses 2`) go files, but not two on a Slurm, nor two that share the finished workflow."""
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            together = ("tests/cluster", "tests/workflow", "tests/dvc")
+            return next((folder for folder in together if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+    return ByFile(config, log)
 
 
 def _no_gpu() -> pytest.MarkDecorator | None:

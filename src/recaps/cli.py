@@ -11,9 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from recaps.config.load import Project, load, read_yaml
-from recaps.errors import TRY_AGAIN, UserError, nearest
+from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
-from recaps.workflow.plan import Plan, head_file, latents_file, probe_file
+from recaps.receipts import check, receipt
+from recaps.workflow.plan import RUN_FILES, Plan, head_file, latents_file, probe_file
 
 RUN_HELP = "train and evaluate variants; timings, tables and figures are left to the workflow"
 
@@ -31,10 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "list":
             print(_listing(project))
             return 0
-        return _run(Plan(project, Path.cwd()), options)
+        plan = Plan(project, Path.cwd())
+        check(Path(plan.results, plan.scale))
+        return _run(plan, options)
     except UserError as error:
         print(f"recaps: {error}", file=sys.stderr)
-        return 1
+        return error.status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,8 +65,6 @@ def _listing(project: Project) -> str:
 
 
 def _run(plan: Plan, options: argparse.Namespace) -> int:
-    from recaps.training.interruption import Interrupted
-
     papers = plan.project.papers
     known = {name for paper in papers.values() for name in paper.variants}
     for name in options.variants or ():
@@ -77,9 +78,8 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
             for seed in plan.project.seeds:
                 try:
                     Run(plan, paper, name, seed, options.threads).complete()
-                except Interrupted as stop:
-                    print(f"recaps: {paper}/{name}, seed {seed}: {stop}", file=sys.stderr)
-                    return TRY_AGAIN
+                except TryAgain as error:
+                    raise TryAgain(f"{paper}/{name}, seed {seed}: {error}") from error
     return 0
 
 
@@ -109,18 +109,20 @@ class Run:
                 raise UserError(f"{self.folder}: holds a run with other settings; move or delete it to train anew")
         elif _missing(record):
             test = self.plan.evaluation_set(names)
-            train(
-                settings,
-                identity={key: self.names[key] for key in ("paper", "variant", "scale")},
-                seed=names.seed,
-                dataset=self._prepared(self.plan.training_set(names)),
-                test=self._prepared(test) if test else None,
-                out=self.folder,
-                checkpoints=Path(self.plan.checkpoints(names)),
-                device=self.device,
-                threads=self.threads,
-                project=self.plan.root,
-            )
+            with receipt([self.folder / name for name in RUN_FILES]):
+                train(
+                    settings,
+                    identity={key: self.names[key] for key in ("paper", "variant", "scale")},
+                    seed=names.seed,
+                    dataset=self._prepared(self.plan.training_set(names)),
+                    test=self._prepared(test) if test else None,
+                    out=self.folder,
+                    checkpoints=Path(self.plan.checkpoints(names)),
+                    device=self.device,
+                    threads=self.threads,
+                    checkpoint_seconds=self.plan.project.config.checkpoint_seconds,
+                    project=self.plan.root,
+                )
 
     def read(self) -> None:
         """Latents and probes."""
@@ -132,11 +134,13 @@ class Run:
                 dataset, split = name.split("/")
                 limit = self.plan.limit(self._wildcards(dataset=dataset, split=split))
                 folder = self._prepared(self.plan.dataset_files(name))
-                extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
+                with receipt([out]):
+                    extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
         for name, images in self.variant.probes.items():
             if _missing(out := self.folder / probe_file(name)):
                 folder = self._prepared(self.plan.test_set(self._wildcards()))
-                probe(self.folder, folder, out, name=name, images=images, device=self.device, threads=self.threads)
+                with receipt([out]):
+                    probe(self.folder, folder, out, name=name, images=images, device=self.device, threads=self.threads)
 
     def evaluate(self) -> None:
         """Heads."""
@@ -149,7 +153,8 @@ class Run:
                     protocol = self.plan.protocol(names)
                     files = self.plan.head_latents(names).items()
                     latents = {protocol[role]["set"]: Path(file) for role, file in files}
-                    evaluate(latents, self.plan.head(names), protocol, out)
+                    with receipt([out]):
+                        evaluate(latents, self.plan.head(names), protocol, out)
 
     def _prepared(self, files: list[str]) -> Path:
         """Folder of a prepared split; fetched and prepared if it is not there."""
@@ -164,7 +169,8 @@ class Run:
             for raw in map(Path, self.plan.raw_files(names)):
                 fetch(file(raw.parent.name, raw.name), raw.parent, mirror=config.mirror)
             stand_in, options = self.plan.stand_in(names), self.plan.dataset_options(names)
-            prepare(dataset, split, Path(config.data), folder.parents[1], stand_in=stand_in, options=options)
+            with receipt(list(map(Path, files))):
+                prepare(dataset, split, Path(config.data), folder.parents[1], stand_in=stand_in, options=options)
         return folder
 
     def _wildcards(self, **more: str) -> SimpleNamespace:

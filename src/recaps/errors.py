@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Exit status of a run that was asked to stop and has saved its state (BSD's EX_TEMPFAIL).
-TRY_AGAIN = 75
+#: Exit statuses: a mistake, which would be made again; an error that is no user's, as BSD has it; and what the same
+#: command may manage later, likewise.
+MISTAKE, BROKEN, TRY_AGAIN = 1, 70, 75
 
 
 class UserError(Exception):
@@ -14,6 +15,14 @@ class UserError(Exception):
 
     Front ends (the command line, the workflow scripts) print the message without a traceback.
     """
+
+    status = MISTAKE
+
+
+class TryAgain(UserError):
+    """Nothing is wrong with what was asked: the same command may go well later, and goes on from what is saved."""
+
+    status = TRY_AGAIN
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

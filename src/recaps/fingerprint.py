@@ -73,13 +73,17 @@ class Code:
                 waiting += self.imports(name)
         return found | {parent for name in found for parent in _parents(name)}
 
+    def files(self, name: str) -> list[Path]:
+        """The file of a module, and those beside it that are no Python."""
+        file = self._path(name)
+        beside = sorted(file.parent.iterdir()) if _is_module(name) else []
+        return [file, *(other for other in beside if other.is_file() and other.suffix not in (".py", ".pyc"))]
+
     def _digest(self, name: str) -> str:
         """Hash of what a module says, and of the files beside it that are no Python."""
         state = hashlib.sha256(" ".join(_canonical(self._tree(name))).encode())
-        folder = self._path(name).parent
-        for other in sorted(folder.iterdir()) if _is_module(name) else ():
-            if other.is_file() and other.suffix not in (".py", ".pyc"):
-                state.update(other.name.encode() + other.read_bytes())
+        for other in self.files(name)[1:]:
+            state.update(other.name.encode() + other.read_bytes())
         return state.hexdigest()
 
     def _file(self, name: str) -> Path | None:
@@ -171,19 +175,27 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
         yield from _walk(child, type_checking=type_checking)
 
 
-def _canonical(node: ast.AST) -> Iterator[str]:
+def _canonical(node: ast.AST) -> list[str]:
     """A syntax tree as words, without positions, docstrings and what only newer Pythons have a field for."""
-    yield type(node).__name__
-    for key, value in ast.iter_fields(node):
-        items = value if isinstance(value, list) else [value]
-        if any(item is not None for item in items):
-            yield f"{key}("
-            for item in items:
-                if not isinstance(item, ast.AST):
-                    yield repr(item)
-                elif not _is_docstring(item):
-                    yield from _canonical(item)
-            yield ")"
+    words: list[str] = []
+    _add_words(node, words)
+    return words
+
+
+def _add_words(node: ast.AST, words: list[str]) -> None:
+    words.append(type(node).__name__)
+    for key in node._fields:
+        value = getattr(node, key, None)
+        items = value if isinstance(value, list) else (value,)
+        if items.count(None) == len(items):
+            continue
+        words.append(f"{key}(")
+        for item in items:
+            if not isinstance(item, ast.AST):
+                words.append(repr(item))
+            elif not _is_docstring(item):
+                _add_words(item, words)
+        words.append(")")
 
 
 def _is_docstring(node: ast.AST) -> bool:

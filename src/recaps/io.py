@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from recaps.errors import UserError
+from recaps.errors import TryAgain, UserError
 
 
 @contextmanager
@@ -19,7 +19,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path in `path`'s folder; rename it to `path` when the block ends well.
 
     Raises:
-        UserError: the disk is full or the folder cannot be written; nothing is left behind.
+        TryAgain: the disk is full; nothing is left behind.
+        UserError: the folder cannot be written.
     """
     path = Path(path)
     try:
@@ -66,7 +67,7 @@ def read_json(path: Path) -> Any:
 
 def _explain(error: OSError, path: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(f"{path}: the disk is full; free some space and run again (nothing half-written was kept)")
+        return TryAgain(f"{path}: the disk is full; free some space and run again (nothing half-written was kept)")
     if error.errno in (errno.EACCES, errno.EROFS):
         return UserError(f"{path}: cannot write here ({error.strerror}); choose another folder in config.yaml")
     return error

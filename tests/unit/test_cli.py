@@ -57,12 +57,16 @@ def test_run_goes_through_all_stages_once(
     assert main(command) == 0
     assert capsys.readouterr().err == ""
     assert [file.stat().st_mtime_ns for file in made] == times
+    (run / "latents" / "mnist-test.npz").write_bytes(b"damaged")
+    assert main(command) == 1
+    assert "latents/mnist-test.npz: changed since made" in capsys.readouterr().err
 
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
     message = (
-        "--variants: no variant 'sparscaps' in sparse, consensus, experts, discriminative (did you mean 'sparsecaps'?)"
+        "--variants: no variant 'sparscaps' in sparse, consensus, experts, probabilistic, discriminative"
+        " (did you mean 'sparsecaps'?)"
     )
     assert capsys.readouterr().err == f"recaps: {message}\n"
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from recaps import generated
 from recaps.config import manual
 from recaps.config.load import Project, load, merge
 from recaps.errors import UserError
@@ -291,20 +293,28 @@ def test_sets_that_cannot_be_left_out(toy: Path, names: list[str], message: str)
 
 
 def test_generated_files_agree_with_the_models(config: Path) -> None:
-    drift = manual.drift(config)
+    drift = generated.drift(manual.files(config))
     assert not drift, f"run `python -m recaps.config.manual --fix`\n{drift}"
 
 
 def test_drift_is_shown_as_a_diff(tmp_path: Path) -> None:
-    for name, text in manual.files().items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert manual.drift(tmp_path) == ""
-    (tmp_path / "config.yaml").write_text(manual.default_file().replace("scale: smoke", "scale: desk"))
-    assert "-scale: desk\n+scale: smoke\n" in manual.drift(tmp_path)
+    wanted = manual.files(tmp_path)
+    for file, text in wanted.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    assert generated.drift(wanted) == ""
+    (tmp_path / "config.yaml").write_text(manual.config_file({}).replace("# Seeds to run", "# Seeds"))
+    assert "-# Seeds instead of the scale's own.\n+# Seeds to run instead of the scale's own.\n" in generated.drift(
+        wanted
+    )
+
+
+def test_the_default_file_keeps_what_is_set_in_it(tmp_path: Path) -> None:
+    chosen = {"scale": "desk", "seeds": [0, 1], "overrides": {"sparse": {"title": "Mine"}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(chosen))
+    text = manual.files(tmp_path)[tmp_path / "config.yaml"]
+    assert yaml.safe_load(text) == yaml.safe_load(manual.config_file({})) | chosen
 
 
 def test_default_file_gives_the_defaults(config: Path) -> None:
-    import yaml
-
-    assert load(yaml.safe_load(manual.default_file()), config) == load({}, config)
+    assert load(yaml.safe_load(manual.config_file({})), config) == load({}, config)

@@ -48,12 +48,19 @@ def test_every_import_is_a_direct_requirement(lock: ModuleType, root: Path) -> N
     required = {lock.exact(text)[0] for text in run}
     provides = packages_distributions()
     missing = {}
-    for file in (root / "src").rglob("*.py"):
+    for file in [*(root / "src").rglob("*.py"), *(root / "workflow").rglob("*.py")]:
         for name in _imported(file) - sys.stdlib_module_names - {"recaps"}:
             distributions = {lock.canonicalize_name(found) for found in provides.get(name, [name])}
             if not distributions & required:
                 missing[name] = str(file.relative_to(root))
     assert not missing, "imported, but not pinned in pyproject.toml"
+
+
+def test_the_library_knows_nothing_of_snakemake(root: Path) -> None:
+    knowing = [
+        file for file in (root / "src").rglob("*.py") for name in _imported(file) if name.startswith("snakemake")
+    ]
+    assert knowing == []
 
 
 def _imported(file: Path) -> set[str]:

@@ -214,6 +214,22 @@ def test_several_arrays_are_put_side_by_side(tmp_path: Path) -> None:
     np.testing.assert_array_equal(made, np.concatenate([arrays["pose"].reshape(80, 6), arrays["presence"]], 1))
 
 
+@pytest.mark.parametrize("kind", ["svm", "linear"])
+def test_a_standardised_head_does_not_depend_on_the_features_scale(kind: str, tmp_path: Path) -> None:
+    latents = {"a/train": made_up(tmp_path / "a.npz", 90), "a/test": made_up(tmp_path / "b.npz", 60, seed=1)}
+    for file in latents.values():
+        arrays = npz.read(file)
+        npz.save(file, arrays | {"tiny": 7 + 1e-3 * arrays["capsules"]})
+    protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
+
+    def accuracy(features: str, standardise: bool) -> float:
+        head = {"kind": kind, "features": features, "C": 1, "standardise": standardise}
+        return float(result(latents, head, protocol, tmp_path)["accuracy"])
+
+    assert accuracy("tiny", True) == accuracy("capsules", True) > 0.95
+    assert accuracy("tiny", False) < 0.7
+
+
 def test_masked_is_the_one_name_that_is_no_array(tmp_path: Path) -> None:
     arrays = npz.read(made_up(tmp_path / "a.npz", 6))
     arrays["mask"] = np.random.default_rng(0).random((6, 3)).astype(np.float32)

@@ -63,7 +63,9 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     smoke = plan(papers=["sparse"])
     assert "results/smoke/papers/sparse/figure-3.png" in smoke.figures()
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
-    assert set(smoke.paper("sparse")) == {*smoke.tables(), *smoke.figures(), *smoke.metrics()}
+    behind = {*smoke.latents(), *smoke.heads(), *smoke.probes(), *smoke.timings(), *smoke.models(), *smoke.records()}
+    assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.paper("sparse"))
+    assert {*smoke.paper("sparse"), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
 
 
 def test_one_run_per_variant_and_seed(plan: Any) -> None:
@@ -233,5 +235,5 @@ def test_unknown_variant(plan: Any) -> None:
 def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     with pytest.raises(SystemExit) as raised:
-        start({"scale": "dsek"}, root)
+        start({"scale": "dsek"}, root, check=True)
     assert raised.value.code == "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"

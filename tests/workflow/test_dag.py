@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SMOKE, Clone
+from clones import SMOKE, Clone
 
+from recaps import estimate
 from recaps.config.load import Project, load
+from recaps.workflow.plan import Plan
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,11 @@ def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
     assert jobs["collect_metrics"] == len(papers)
     assert jobs["score_claims"] == jobs["build_report"] == 1
     assert "fetch_file" not in jobs, "stand-ins need no network"
+
+
+def test_the_estimate_counts_the_jobs_of_a_dry_run(clone: Clone, project: Project) -> None:
+    counted = estimate.jobs(Plan(project, clone.folder))
+    assert clone.plan() == counted | {"all": 1, "total": sum(counted.values()) + 1}
 
 
 def test_one_paper_alone(clone: Clone, project: Project) -> None:
@@ -100,10 +107,13 @@ def test_desk_fetches_the_official_files(clone: Clone) -> None:
     assert "cifar10/test" in done.output
 
 
-def test_slurm_typed_just_so(clone: Clone, project: Project) -> None:
+def test_slurm_typed_just_so(clone: Clone, project: Project, root: Path) -> None:
     done = clone.snakemake("--profile", "slurm", "-n")
     assert done.status == 0, done.output
-    assert done.jobs()["train_variant"] == 5 * sum(len(paper.variants) for paper in project.papers.values())
+    jobs = done.jobs()
+    assert jobs["train_variant"] == 5 * sum(len(paper.variants) for paper in project.papers.values())
+    counted = estimate.jobs(Plan(load({"scale": "paper"}, root / "config"), root))
+    assert jobs == counted | {"all": 1, "total": sum(counted.values()) + 1}
 
 
 def test_nothing_runs_beside_a_timing(clone: Clone, project: Project) -> None:
@@ -158,3 +168,10 @@ def test_every_line_of_a_profile_has_its_comment(root: Path) -> None:
         for key in yaml.safe_load("\n".join(lines)):
             number = next(n for n, line in enumerate(lines) if line.startswith(f"{key}:"))
             assert lines[number - 1].startswith("#"), f"{file}: {key}"
+
+
+def test_the_example_of_a_sites_file_is_accepted_as_it_is(clone: Clone) -> None:
+    site = "profiles/slurm/site.example.yaml"
+    done = clone.snakemake("--profile", "slurm", "--profile", site, "-n", "--config", "scale=smoke")
+    assert done.status == 0, done.output
+    assert done.jobs()["train_variant"] > 0

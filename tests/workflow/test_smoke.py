@@ -6,12 +6,16 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from conftest import SMOKE, Clone
+from clones import SMOKE, Clone
 
 from recaps.config.load import Project, load
+from recaps.papers import draw
+from recaps.workflow.plan import Plan
+from recaps.workflow.results import saved_results
 
 NOTHING: dict[str, int] = {}
 
@@ -47,6 +51,39 @@ def test_everything_is_there_and_says_that_it_is_a_stand_in(finished: Clone, pro
     assert 'src="http' not in report, "one self-contained page"
 
 
+def test_outputs_are_drawn_from_what_they_declare(
+    finished: Clone, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(finished.folder)
+    monkeypatch.setattr(draw, "_save", lambda drawing, path: None)
+    plan = Plan(project, finished.folder)
+    for paper, settings in project.papers.items():
+        wanted = [
+            *(("table", name, plan.table_inputs) for name in settings.tables),
+            *(("figure", name, plan.figure_inputs) for name in settings.figures),
+            ("metrics", "metrics", plan.metrics_inputs),
+        ]
+        for kind, name, inputs in wanted:
+            rule = SimpleNamespace(paper=paper, **{kind: name})
+            root = tmp_path / paper / name
+            for file in inputs(rule):
+                (root / file).parent.mkdir(parents=True, exist_ok=True)
+                (root / file).symlink_to(finished.folder / file)
+            job = SimpleNamespace(
+                wildcards=rule,
+                params=SimpleNamespace(project=plan.settings(rule)),
+                input=SimpleNamespace(claims=plan.claims),
+                output=[root / f"results/smoke/papers/{paper}/{name}.csv"],
+            )
+            (folder := job.output[0].parent).mkdir(parents=True, exist_ok=True)
+            results = saved_results(job)
+            if kind == "metrics":
+                draw.metrics(results, folder)
+            else:
+                getattr(draw, kind)(name, results, folder)
+            assert job.output[0].stat().st_size > 0
+
+
 def test_test_errors_are_in_the_history_of_those_that_evaluate(finished: Clone, project: Project) -> None:
     for name, paper in project.papers.items():
         for variant, settings in paper.variants.items():
@@ -80,7 +117,7 @@ def test_comments_make_nothing_again(finished: Clone) -> None:
 
 
 def test_machine_settings_make_nothing_again(finished: Clone) -> None:
-    assert finished.plan("--config", "scale=smoke", "device=cpu", "mirror=elsewhere") == NOTHING
+    assert finished.plan("--config", "scale=smoke", "device=cpu", "mirror=elsewhere", "checkpoint_seconds=7") == NOTHING
     assert finished.plan("--cores", "1") == NOTHING, "nor does another number of threads"
 
 

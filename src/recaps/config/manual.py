@@ -6,16 +6,18 @@ python -m recaps.config.manual --fix    write them
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
+from recaps import generated
+from recaps.config.load import read_yaml
 from recaps.config.models import FAMILIES
 from recaps.config.training import Training
 from recaps.config.variant import Head, Output, Paper, Part, Protocol, Timing, Variant
@@ -60,44 +62,19 @@ Besides the keys below, a paper's file may have `defaults` (settings that all it
 
 CONFIG_HEAD = f"""\
 # yaml-language-server: $schema=schema.json
-# {GENERATED}: every key with its default.
+# {GENERATED}: every key with its default, or with what you set here.
 # For settings of your own, better leave this file as it is and use `--configfile mine.yaml` or `--config key=value`.
 """
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--fix"]):
-        print("usage: python -m recaps.config.manual [--fix]", file=sys.stderr)
-        return 2
-    folder = Path("config")
-    if arguments:
-        for name, text in files().items():
-            (folder / name).write_text(text, encoding="utf-8")
-    difference = drift(folder)
-    print(difference or "config/ agrees with the models", end="" if difference else "\n")
-    return 1 if difference else 0
-
-
-def drift(folder: Path) -> str:
-    """A unified diff from the files in `folder` to what the models say; empty where they agree."""
-    lines: list[str] = []
-    for name, wanted in files().items():
-        file = folder / name
-        found = file.read_text(encoding="utf-8") if file.exists() else ""
-        lines += difflib.unified_diff(
-            found.splitlines(keepends=True), wanted.splitlines(keepends=True), str(file), f"{file} (from the models)"
-        )
-    return "".join(lines)
-
-
-def files() -> dict[str, str]:
-    """Every generated file below `config/`, by name."""
+def files(folder: Path = Path("config")) -> dict[Path, str]:
+    """Every generated file in the folder of the configuration."""
     return {
-        "README.md": manual(),
-        "config.yaml": default_file(),
-        "schema.json": _json(Config.model_json_schema()),
-        "scales/schema.json": _json(Scale.model_json_schema()),
-        "papers/schema.json": _json(_paper_schema()),
+        folder / "README.md": manual(),
+        folder / "config.yaml": config_file(read_yaml(file) if (file := folder / "config.yaml").exists() else {}),
+        folder / "schema.json": _json(Config.model_json_schema()),
+        folder / "scales" / "schema.json": _json(Scale.model_json_schema()),
+        folder / "papers" / "schema.json": _json(_paper_schema()),
     }
 
 
@@ -123,13 +100,14 @@ def manual() -> str:
     return "\n".join(sections)
 
 
-def default_file() -> str:
-    """`config.yaml`: every key with its default, its description as comment."""
+def config_file(chosen: Mapping[str, Any]) -> str:
+    """`config.yaml`: every key with what is chosen in it, else its default, and its description as comment."""
     blocks = [CONFIG_HEAD]
     for name, field in Config.model_fields.items():
         comment = textwrap.fill(_flat(field.description), 120, initial_indent="# ", subsequent_indent="# ")
         default = list(field.default) if isinstance(field.default, tuple) else field.default
-        value = yaml.safe_dump(default, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()
+        wanted = chosen.get(name, default)
+        value = yaml.safe_dump(wanted, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()
         blocks.append(f"{comment}\n{name}: {value}\n")
     return "\n".join(blocks)
 
@@ -203,4 +181,4 @@ def _json(schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main("recaps.config.manual", sys.argv[1:], files()))

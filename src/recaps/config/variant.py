@@ -81,6 +81,9 @@ class Head(Section):
     """Inverse strength of regularisation."""
     gamma: float = Field(0.1, gt=0)
     """Width parameter of the RBF kernel."""
+    standardise: bool = False
+    """Every feature less its mean and over its deviation on what is fitted, so that `C` means the same whatever the
+    features' scale."""
 
 
 class Variant(Section):

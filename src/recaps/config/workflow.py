@@ -30,7 +30,7 @@ class Config(Section):
 
     scale: str = "smoke"
     """`smoke`, `desk`, `paper`, or any other file of `config/scales/`."""
-    papers: tuple[str, ...] = Field(("sparse", "consensus", "experts", "discriminative"), min_length=1)
+    papers: tuple[str, ...] = Field(("sparse", "consensus", "experts", "probabilistic", "discriminative"), min_length=1)
     """Papers to regenerate."""
     seeds: tuple[int, ...] | None = None
     """Seeds to run instead of the scale's own."""
@@ -44,6 +44,8 @@ class Config(Section):
     variable `RECAPS_MIRROR` is used when this is null."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models run. `auto`: a GPU where there is one."""
+    checkpoint_seconds: float = Field(120, gt=0)
+    """Time between two checkpoints of a training: what is lost at most when a machine dies."""
     data: str = "data"
     """Folder of the official files."""
     results: str = "results"

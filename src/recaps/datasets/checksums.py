@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from recaps.datasets.sources import SourceFile
+from recaps.digests import digest_of
 from recaps.errors import UserError
-
-_BLOCK = 1 << 20
-
-
-def blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, a mebibyte at a time."""
-    with open(path, "rb") as handle:
-        while block := handle.read(_BLOCK):
-            yield block
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    state = hashlib.sha256()
-    for block in blocks(path):
-        state.update(block)
-    return state.hexdigest()
 
 
 def sidecar(file: SourceFile, folder: Path) -> Path:

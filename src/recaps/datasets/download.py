@@ -21,6 +21,7 @@ from recaps import io
 from recaps.datasets import checksums
 from recaps.datasets.formats import affnist
 from recaps.datasets.sources import SourceFile
+from recaps.digests import digest_of
 from recaps.errors import UserError
 
 MIRROR_VARIABLE = "RECAPS_MIRROR"
@@ -132,7 +133,7 @@ def _trust(file: SourceFile, target: Path) -> None:
     """Store the digest of a file that has no official one, the first time it is seen."""
     if checksums.expected_digest(file, target.parent) is not None:
         return
-    digest = checksums.digest_of(target)
+    digest = digest_of(target)
     beside = checksums.sidecar(file, target.parent)
     io.write_text(beside, f"{digest}  {file.name}\n")
     _log.warning("%s: no official checksum exists; %s is trusted from now on (kept in %s)", target, digest, beside.name)

@@ -88,10 +88,17 @@ def classifier(head: Head) -> Any:
     if head.kind == "svm":
         from sklearn.svm import SVC
 
-        return SVC(kernel="rbf", C=head.C, gamma=head.gamma, tol=1e-3, cache_size=1000)
-    from sklearn.linear_model import LogisticRegression
+        fitted = SVC(kernel="rbf", C=head.C, gamma=head.gamma, tol=1e-3, cache_size=1000)
+    else:
+        from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=head.C, tol=1e-3, max_iter=1000)
+        fitted = LogisticRegression(C=head.C, tol=1e-3, max_iter=1000)
+    if not head.standardise:
+        return fitted
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), fitted)
 
 
 def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Features, Labels, Labels]:

@@ -11,11 +11,12 @@ from torch import Tensor
 from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError
+from recaps.models.model import Model
 from recaps.npz import Array, save
 from recaps.training import device as devices
 from recaps.training.batches import view, view_shape
 from recaps.training.run import load_model
-from recaps.training.samples import samples
+from recaps.training.samples import Samples, samples
 
 
 def extract(
@@ -48,18 +49,25 @@ def extract(
         )
     every = samples(arrays, where)
     n = min(limit or len(every), len(every))
-    parts: dict[str, list[Array]] = {}
-    with torch.inference_mode(), devices.arithmetic(where, training.precision):
-        for start in range(0, n, batch_size):
-            batch = every(torch.arange(start, min(start + batch_size, n), device=where))
-            values = model.latents(view(batch["images"], training)) | {"labels": batch["labels"]}
-            for name, value in values.items():
-                parts.setdefault(name, []).append(as_array(value))
-    made = {name: np.concatenate(values) for name, values in parts.items()}
+    made = of_samples(model, every, range(n), training, where, batch_size)
     made["stand_in"] = np.asarray(arrays.record["stand_in"])
     if every.versions == 1 and arrays.record.get("parameters", {}).get("originals") != "unknown":
         made["original"] = arrays.factors.get("original", np.arange(len(arrays.labels)))[:n]
     save(out, made)
+
+
+def of_samples(
+    model: Model, every: Samples, rows: range, training: Training, device: torch.device, batch_size: int = 250
+) -> dict[str, Array]:
+    """A model's own arrays, and `labels`, of some samples in the view that it is shown."""
+    parts: dict[str, list[Array]] = {}
+    with torch.inference_mode(), devices.arithmetic(device, training.precision):
+        for start in range(rows.start, rows.stop, batch_size):
+            batch = every(torch.arange(start, min(start + batch_size, rows.stop), device=device))
+            values = model.latents(view(batch["images"], training)) | {"labels": batch["labels"]}
+            for name, value in values.items():
+                parts.setdefault(name, []).append(as_array(value))
+    return {name: np.concatenate(values) for name, values in parts.items()}
 
 
 def as_array(values: Tensor) -> Array:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import os
 import shutil
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from recaps.config.load import load
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut
+from recaps.digests import digest_of
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.report import scorecard
@@ -202,7 +202,7 @@ def _complete(
         "papers": {name: _about(building, name, left_out.get(name)) for name in papers},
         "left_out": sorted(too_large),
         "files": {
-            path.relative_to(building).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            path.relative_to(building).as_posix(): digest_of(path)
             for path in sorted(building.rglob("*"))
             if path.is_file()
         },

@@ -12,7 +12,7 @@ import pandas as pd
 
 from recaps.config.without import LeftOut
 from recaps.errors import UserError
-from recaps.io import write_text
+from recaps.io import write_json, write_text
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
@@ -209,6 +209,16 @@ def counts(card: pd.DataFrame) -> dict[str, int]:
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
+def values(card: pd.DataFrame) -> dict[str, float]:
+    """Our value of each claim that was measured, by its id; of an ordering the gap that is least certain."""
+    numbers = card["difference"].where(card["kind"] == "ordering", pd.to_numeric(card["ours"], errors="coerce"))
+    return {
+        str(claim): float(f"{number:.6g}")
+        for claim, number in zip(card["id"], numbers, strict=True)
+        if number == number
+    }
+
+
 def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | None = None) -> str:
     """A compact readable scorecard: verdict counts, then one table per paper."""
     lost = left_out or {}
@@ -268,7 +278,10 @@ def make(
     papers: Iterable[str] | None = None,
     left_out: Mapping[str, LeftOut] | None = None,
 ) -> pd.DataFrame:
-    """Write `scorecard.csv` and `scorecard.md` into the folder `out`, and return the scorecard.
+    """Write the scorecard into the folder `out`, and return it.
+
+    `scorecard.csv` and `scorecard.md` hold all of it; `scorecard.json` our value of each claim (see `values`) and
+    `verdicts/<paper>.json` the number of each verdict, in the form that `dvc metrics` reads.
 
     Args:
         claims: `config/claims.yaml`.
@@ -282,4 +295,8 @@ def make(
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     write_text(Path(out) / "scorecard.csv", card.to_csv(index=False, float_format="%.6g"))
     write_text(Path(out) / "scorecard.md", markdown(card, scale, left_out))
+    write_json(Path(out) / "scorecard.json", values(card))
+    for paper in sorted({claim.paper for claim in wanted} if chosen is None else chosen):
+        verdicts = dict.fromkeys(VERDICTS, 0) | counts(card[card["paper"] == paper])
+        write_json(Path(out) / "verdicts" / f"{paper}.json", verdicts)
     return card

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from recaps import receipts
 from recaps.config.load import Project, load
 from recaps.config.variant import Output, Part, Timing, Variant
 from recaps.datasets import catalogue
@@ -28,16 +29,20 @@ FIGURE_FORMATS = ("pdf", "png", "csv")
 Inputs = dict[str, Any]
 
 
-def start(values: Mapping[str, Any], root: Path) -> Plan:
+def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
     """Return the plan for the user's settings; a mistake in them ends the process with one line.
 
     Args:
         values: the merged configuration, as Snakemake has it.
         root: the folder of the Snakefile.
+        check: whether to look for results that have changed since they were made.
     """
     _show_library_to_jobs()
     try:
-        return Plan(load(values, _short(root / "config")), root)
+        plan = Plan(load(values, _short(root / "config")), root)
+        if check:
+            receipts.check(Path(plan.results, plan.scale))
+        return plan
     except UserError as error:
         sys.exit(f"recaps: {error}")
 
@@ -88,8 +93,11 @@ class Plan:
 
     def datasets(self) -> list[str]:
         """The record of every prepared set that the papers use."""
-        sets = {self.project.resolve(name) for paper in self.project.papers.values() for name in paper.used_sets}
-        return [f"{self._dataset(name)}/record.json" for name in sorted(sets)]
+        return [f"{self._dataset(name)}/record.json" for name in self._sets()]
+
+    def prepared(self) -> list[str]:
+        """All files of these sets."""
+        return [file for name in self._sets() for file in self.dataset_files(name)]
 
     def models(self) -> list[str]:
         return [f"{run}/model.safetensors" for paper in self.project.papers for run in self._runs(paper)]
@@ -106,6 +114,9 @@ class Plan:
     def figures(self) -> list[str]:
         return [file for paper in self.project.papers for file in self._paper_figures(paper)]
 
+    def probes(self) -> list[str]:
+        return [file for paper in self.project.papers for file in self._paper_probes(paper)]
+
     def timings(self) -> list[str]:
         papers = self.project.papers.items()
         return [self._timing_file(name, timing) for name, paper in papers for timing in paper.timings]
@@ -118,14 +129,20 @@ class Plan:
         return [f"{run}/record.json" for paper in self.project.papers for run in self._runs(paper)]
 
     def scorecard(self) -> list[str]:
-        return [f"{self._scale}/scorecard.{ending}" for ending in ("csv", "md")]
+        verdicts = [f"{self._scale}/verdicts/{paper}.json" for paper in self.project.papers]
+        return [*(f"{self._scale}/scorecard.{ending}" for ending in ("csv", "md", "json")), *verdicts]
 
     def report(self) -> str:
         return f"{self._scale}/report.html"
 
     def paper(self, name: str) -> list[str]:
-        """All tables, figures and metrics of one paper."""
-        return [*self._paper_tables(name), *self._paper_figures(name), self._metrics(name)]
+        """All that is made for one paper: tables, figures, metrics, and what these are made from."""
+        return [*self._paper_tables(name), *self._paper_figures(name), self._metrics(name), *self._behind(name)]
+
+    def everything(self) -> list[str]:
+        """All that is made: a target asks for each file itself, as Snakemake makes no other missing one again."""
+        papers = [file for paper in self.project.papers for file in self.paper(paper)]
+        return list(dict.fromkeys([*self.prepared(), *papers, *self.scorecard(), self.report()]))
 
     def readings(self) -> list[str]:
         """The page on what the papers leave open, if there is one."""
@@ -170,17 +187,14 @@ class Plan:
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
         """All that was made for one paper: its runs, what was read from them, its timings, and the sets it shows."""
-        paper = wildcards.paper
+        return self._behind(wildcards.paper)
+
+    def _behind(self, paper: str) -> list[str]:
         settings = self.project.papers[paper]
         trained = [f"{run}/{file}" for run in self._runs(paper) for file in RUN_FILES]
-        probes = [
-            f"{run}/{probe_file(probe)}"
-            for name, variant in settings.variants.items()
-            for run in self._runs(paper, name)
-            for probe in variant.probes
-        ]
         besides = self._besides(paper, settings.timings, sorted(settings.shown_sets))
-        return [*trained, *self._paper_latents(paper), *self._paper_heads(paper), *probes, *besides]
+        read = [*self._paper_latents(paper), *self._paper_heads(paper), *self._paper_probes(paper)]
+        return [*trained, *read, *besides]
 
     # Settings of the rules
 
@@ -198,7 +212,7 @@ class Plan:
         """Where a run's state is kept while it trains: a folder for each state of settings, library and the options of
         the data, so that none finds what another began."""
         variant = self._variant(wildcards)
-        code = fingerprint(["recaps.training.run", *_family(variant)])
+        code = fingerprint(["recaps.training.run", *family(variant)])
         names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
         data = {name: self.project.scale.dataset_options.get(name, {}) for name in names}
         state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
@@ -246,7 +260,7 @@ class Plan:
 
         What is left out of a paper is in no drawing of it, whose caption says so.
         """
-        machine = {"papers", "without", "mirror", "device", "data", "results", "overrides"}
+        machine = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
         values = self.project.model_dump(mode="json", exclude={"config": machine})
         if paper := getattr(wildcards, "paper", None):
             values["papers"] = {paper: values["papers"][paper]}
@@ -258,7 +272,7 @@ class Plan:
         return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
 
     def gpus(self, wildcards: Any) -> int:
-        """GPUs of a job: one where the configuration asks for CUDA; a cluster's profile asks by itself."""
+        """GPUs of a job: one where the configuration asks for CUDA, as that of the profile for clusters does."""
         return int(self.project.config.device == "cuda")
 
     # Code of the rules
@@ -271,13 +285,13 @@ class Plan:
         """As `code`, with the family of the variant's model."""
 
         def of(wildcards: Any) -> str:
-            return self.code(script, *_family(self._variant(wildcards)))
+            return self.code(script, *family(self._variant(wildcards)))
 
         return of
 
     def timing_code(self, wildcards: Any) -> str:
         """As `code`, with the families of all models that are timed."""
-        modules = {module for variant in self._timed(wildcards).values() for module in _family(variant)}
+        modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
         return self.code("time_steps", *sorted(modules))
 
     def paper_code(self, script: str) -> Callable[[Any], str]:
@@ -293,6 +307,11 @@ class Plan:
     @property
     def _scale(self) -> str:
         return f"{self.results}/{self.scale}"
+
+    def _sets(self) -> list[str]:
+        """The sets that the papers use, by the names of those that are really used."""
+        papers = self.project.papers.values()
+        return sorted({self.project.resolve(name) for paper in papers for name in paper.used_sets})
 
     def _dataset(self, name: str) -> str:
         return f"{self._scale}/datasets/{name}"
@@ -345,6 +364,14 @@ class Plan:
             for run in self._runs(paper, variant)
             for head, protocols in settings.heads.items()
             for protocol in protocols
+        ]
+
+    def _paper_probes(self, paper: str) -> list[str]:
+        return [
+            f"{run}/{probe_file(probe)}"
+            for variant, settings in self.project.papers[paper].variants.items()
+            for run in self._runs(paper, variant)
+            for probe in settings.probes
         ]
 
     def _needed(self, paper: str, output: Output) -> list[str]:
@@ -432,7 +459,7 @@ def _training(variant: Variant) -> dict[str, Any]:
     return variant.model_dump(mode="json", include={"model", "training"})
 
 
-def _family(variant: Variant) -> list[str]:
+def family(variant: Variant) -> list[str]:
     """The modules that a variant's model is imported from by name."""
     return [f"{package}.{variant.model.family}" for package in ("recaps.models", "recaps.config.models")]
 

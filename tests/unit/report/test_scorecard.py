@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from recaps.errors import UserError
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
 from recaps.report.measured import COLUMNS, read_metrics, read_records
-from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN
+from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, VERDICTS
 
 pytestmark = pytest.mark.unit
 
@@ -292,3 +293,16 @@ def test_bad_records(tmp_path: Path) -> None:
     file.write_text('{"kind": "run"}')
     with pytest.raises(UserError, match="not the record of a run"):
         read_records([file])
+
+
+def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path) -> None:
+    card = scorecard.make(root / "config/claims.yaml", [], [], tmp_path, scale="desk", papers=["sparse", "experts"])
+    for paper in ("sparse", "experts"):
+        counted = json.loads((tmp_path / "verdicts" / f"{paper}.json").read_text())
+        assert counted.keys() == set(VERDICTS)
+        assert counted[NOT_RUN] == sum(counted.values()) == (card["paper"] == paper).sum() > 0
+    assert json.loads((tmp_path / "scorecard.json").read_text()) == {}
+    published = scorecard.load(root / "results/published/desk/scorecard.csv")
+    values = scorecard.values(published)
+    assert values.keys() == set(published["id"][published["ours"] != ""])
+    assert values["sparse/table-1/sparsecaps-mnist"] == 97.98

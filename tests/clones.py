@@ -1,0 +1,83 @@
+"""A copy of this repository to run Snakemake in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs", "src", "docs", "pyproject.toml")
+SMOKE = ("--profile", "profiles/smoke")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and all that it printed."""
+
+    status: int
+    output: str
+
+    def jobs(self) -> dict[str, int]:
+        """The table of jobs: how many of each rule; empty where there is nothing to be done."""
+        _, found, table = self.output.rpartition("Job stats:\n")
+        lines = table.partition("\n\n")[0].splitlines()[2:] if found else []
+        return {rule: int(count) for rule, count in map(str.split, lines)}
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A copy of the repository; its Snakemake runs its own library."""
+
+    folder: Path
+
+    def snakemake(self, *arguments: str, timeout: float = 1800) -> Done:
+        environment = os.environ | {"PYTHONPATH": str(self.folder / "src"), "COLUMNS": "200"}
+        environment.pop("RECAPS_MIRROR", None)
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout)
+
+    def plan(self, *arguments: str) -> dict[str, int]:
+        """The jobs that a dry run of the smoke workflow lists."""
+        done = self.snakemake(*SMOKE, "-n", *arguments)
+        assert done.status == 0, done.output
+        return done.jobs()
+
+    @contextmanager
+    def edited(self, file: str, old: str, new: str) -> Iterator[None]:
+        """An edit of one file, undone afterwards; the time stamp is the edit's, and then that of the undoing."""
+        path = self.folder / file
+        text = path.read_text(encoding="utf-8")
+        assert old in text, f"{file} has no {old!r}"
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        try:
+            yield
+        finally:
+            path.write_text(text, encoding="utf-8")
+
+
+def copy(root: Path, folder: Path, parts: Iterable[str] = PARTS) -> Clone:
+    """Copy what a run needs of the repository at `root` into an empty folder."""
+    for name in parts:
+        source, target = root / name, folder / name
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        elif source.exists():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy2(source, target)
+    return Clone(folder)

@@ -1,0 +1,78 @@
+"""A checkout with git and DVC, to run both and Snakemake in."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clones import SMOKE, Clone, Done
+
+#: The stages, and the names of the same targets for Snakemake.
+TARGETS = ("data", "sparse", "experts", "report")
+
+
+@dataclass(frozen=True)
+class Repository(Clone):
+    """A checkout with git and DVC."""
+
+    def run(self, *command: str, status: int = 0, environment: Mapping[str, str] | None = None) -> Done:
+        """Run a command; it is to end with `status`."""
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment() | dict(environment or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-6000:]}"
+        return Done(done.returncode, done.stdout)
+
+    def environment(self) -> dict[str, str]:
+        bin = str(Path(sys.executable).parent)
+        return os.environ | {
+            "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(self.folder / "src"),
+            "COLUMNS": "200",
+            "SNAKEMAKE_PROFILE": "profiles/smoke",
+        }
+
+    def dvc(self, *arguments: str, status: int = 0, environment: Mapping[str, str] | None = None) -> str:
+        return self.run(sys.executable, "-m", "dvc", *arguments, status=status, environment=environment).output
+
+    def git(self, *arguments: str) -> str:
+        user = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
+        return self.run("git", *user, *arguments).output
+
+    def commit(self, message: str) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", message)
+
+    def clone(self, folder: Path) -> Repository:
+        subprocess.run(["git", "clone", "--quiet", str(self.folder), str(folder)], check=True)
+        return Repository(folder)
+
+    def repro(self, *arguments: str, status: int = 0) -> tuple[list[str], str]:
+        """The stages that `dvc repro` has run, and what it printed."""
+        output = self.dvc("repro", *arguments, status=status)
+        return re.findall(r"^Running stage '(.+)':", output, re.MULTILINE), output
+
+    def changed(self) -> set[str]:
+        """What `dvc status` names: stages, and `data.dvc`."""
+        return set(re.findall(r"^(\S+):$", self.dvc("status"), re.MULTILINE))
+
+    def planned(self) -> set[str]:
+        """The stages to which the jobs of a dry run belong, by their messages."""
+        output = self.run("snakemake", *SMOKE, "-n", "--", *TARGETS[:-1], "all").output
+        return set(map(_stage, re.findall(r"^Job \d+: (.*)", output, re.MULTILINE)))
+
+
+def _stage(message: str) -> str:
+    first = {"Fetching": "data", "Preparing": "data", "Scorecard": "report", "Report": "report"}
+    return first.get(message.split()[0]) or next(paper for paper in TARGETS if re.search(rf"\b{paper}\b", message))

@@ -1,0 +1,261 @@
+"""`dvc repro` beside Snakemake: the same files, and the same things stale."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clones import SMOKE
+from repository import TARGETS, Repository
+
+from recaps.digests import digest_of
+
+MODEL = "results/smoke/runs/experts/mnist-vae/seed-0/model.safetensors"
+FIGURE = "results/smoke/papers/sparse/figure-1.png"
+RAW = "data/mnist/train-images-idx3-ubyte.gz"
+
+#: What tells of one run on one machine.
+OWN = {"seconds", "wall_seconds", "started", "finished", "starts", "images_per_second", "peak_memory_bytes", "git"}
+
+
+@pytest.fixture
+def project(made: Repository) -> Iterator[Repository]:
+    """The made project; afterwards it is brought back as it was, which is also what git and DVC are for."""
+    yield made
+    made.git("checkout", "--quiet", "--", ".")
+    made.dvc("checkout", "--force", "--quiet")
+    assert made.git("status", "--porcelain") == ""
+    assert made.changed() == set()
+
+
+def test_repro_makes_what_snakemake_makes(made: Repository, new: Callable[[str], Repository]) -> None:
+    """Then, for one who has called Snakemake, `dvc commit` is enough."""
+    other = new("by-snakemake")
+    done = other.snakemake(*SMOKE)
+    assert done.status == 0, done.output
+    ours, theirs = contents(made), contents(other)
+    assert ours.keys() == theirs.keys()
+    assert [file for file in ours if ours[file] != theirs[file]] == []
+    assert len([file for file in ours if file.endswith((".safetensors", ".npz", ".png"))]) > 30
+    other.dvc("commit", "--force", "dvc.yaml")
+    assert other.changed() == set()
+    assert other.repro()[0] == []
+
+
+def test_a_second_repro_does_nothing(project: Repository) -> None:
+    before = project.folder.joinpath(MODEL).stat().st_mtime_ns
+    stages, output = project.repro()
+    assert stages == []
+    assert "Data and pipelines are up to date." in output
+    assert project.folder.joinpath(MODEL).stat().st_mtime_ns == before
+    assert project.plan() == {}
+
+
+def test_data_that_the_workflow_has_fetched_are_the_version_that_data_dvc_names(project: Repository) -> None:
+    """In `made` they were fetched after data.dvc had been written; see `new`."""
+    assert "up to date" in project.dvc("status", "data.dvc")
+    assert project.folder.joinpath(RAW).is_file()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "changed", "planned"),
+    [
+        # Figures, a routing, a model, what prepares the data, and the report.
+        ("src/recaps/papers/sparse.py", "def figure_1", {"sparse"}, {"sparse", "report"}),
+        ("src/recaps/nn/routing/products.py", "def ", {"sparse"}, {"sparse", "report"}),
+        ("src/recaps/models/rbm.py", "class ", {"experts"}, {"experts", "report"}),
+        ("src/recaps/models/convnet.py", "class ", {"sparse", "experts"}, {"sparse", "experts", "report"}),
+        ("src/recaps/datasets/derived.py", "def ", {"data"}, set(TARGETS)),
+        ("src/recaps/report/charts.py", "def ", {"report"}, {"report"}),
+        # What neither paper uses.
+        ("src/recaps/nn/routing/em.py", "def ", set(), set()),
+    ],
+)
+def test_changed_code(project: Repository, file: str, old: str, changed: set[str], planned: set[str]) -> None:
+    with project.edited(file, old, f"CHANGED = True\n\n\n{old}"):
+        assert project.changed() == changed
+        assert project.planned() == planned
+
+
+def test_changed_figures_are_drawn_by_their_stage_alone(project: Repository) -> None:
+    with project.edited("src/recaps/papers/sparse.py", "def figure_1", "CHANGED = True\n\n\ndef figure_1"):
+        stages, output = project.repro()
+        assert set(stages) <= {"sparse", "report"}
+        assert "sparse" in stages
+        rules = set(re.findall(r"\(Rule: (\w+)\)", output))
+        assert "draw_figure" in rules
+        assert rules <= {
+            "draw_figure",
+            "draw_table",
+            "collect_metrics",
+            "score_claims",
+            "build_report",
+            *TARGETS,
+            "all",
+        }
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "changed", "planned"),
+    [
+        ("config/config.yaml", "seeds: null", "seeds: [0, 1]", {"sparse", "experts"}, {"sparse", "experts", "report"}),
+        ("config/config.yaml", "device: auto", "device: cpu", set(), set()),
+        # All papers' files say which sets are prepared.
+        ("config/papers/experts.yaml", "lr_decay: 0.96", "lr_decay: 0.9", {"data", "experts"}, {"experts", "report"}),
+        (
+            "config/claims.yaml",
+            "tolerance: 0.8",
+            "tolerance: 0.9",
+            {"sparse", "experts", "report"},
+            {"sparse", "experts", "report"},
+        ),
+    ],
+)
+def test_changed_settings(
+    project: Repository, file: str, before: str, after: str, changed: set[str], planned: set[str]
+) -> None:
+    with project.edited(file, before, after):
+        assert project.changed() == changed
+        assert project.planned() == planned
+
+
+def test_a_comment_runs_a_stage_in_which_nothing_is_made(project: Repository) -> None:
+    with project.edited("src/recaps/models/rbm.py", "class ", "# A remark.\nclass "):
+        assert project.planned() == set()
+        assert project.changed() == {"experts"}
+        stages, output = project.repro()
+        assert stages == ["experts"]
+        assert "Nothing to be done" in output
+        assert project.changed() == set()
+
+
+def test_deleted_outputs_are_made_again(project: Repository) -> None:
+    """Not only what a target is, but all that was made on the way."""
+    run = "results/smoke/runs/sparse/dense-28/seed-0"
+    model = f"{run}/model.safetensors"
+    names = [f"{run}/latents/mnist-test.npz", f"{run}/probes/single-capsules.npz", FIGURE]
+    names += ["results/smoke/datasets/mnist/test/factors.npz", "results/smoke/verdicts/sparse.json", model]
+    files = [project.folder / name for name in names]
+    before = [digest_of(file) for file in files]
+    for file in files:
+        file.unlink()
+    assert project.changed() == {"data", "sparse", "experts", "report"}, "for experts, the data are an input"
+    assert {"data", "sparse", "report"} <= project.planned()
+    stages, output = project.repro()
+    assert {"data", "sparse", "report"} <= set(stages)
+    assert output.count("Rule: train_variant") == 1
+    assert [digest_of(file) for file in files] == before
+
+
+def test_a_corrupted_output_is_found_by_both_and_blessed_by_none(project: Repository) -> None:
+    file = project.folder / MODEL
+    flip(file)
+    damaged = digest_of(file)
+    assert project.changed() == {"experts", "report"}
+    line = f"recaps: {MODEL}: changed since made; `rm` it to have it made again"
+    assert line in project.run(*_SNAKEMAKE, "-n", status=1).output
+    stages, output = project.repro(status=255)
+    assert stages == ["experts"]
+    assert line in output
+    assert digest_of(file) == damaged, "nothing was made of it, and nothing is lost"
+    project.dvc("checkout", "--force", "--quiet", MODEL)
+    assert digest_of(file) != damaged
+    assert project.planned() == set()
+
+
+def test_a_corrupted_raw_file_is_found_before_anything_trains_on_it(project: Repository) -> None:
+    """DVC alone would write its new hash into data.dvc, were the data an input of a stage."""
+    flip(project.folder / RAW)
+    assert project.changed() == {"data.dvc"}
+    assert project.planned() == set(TARGETS)
+    assert project.repro()[0] == []
+    with project.edited("src/recaps/models/rbm.py", "class ", "CHANGED = True\n\n\nclass "):
+        stages, output = project.repro(status=255)
+        assert stages == ["experts"]
+        assert "data.dvc" in project.changed()
+    assert project.git("diff", "--stat", "data.dvc") == "", "nobody has blessed it"
+    assert re.search(rf"recaps: prepare_dataset: {RAW}: SHA-256 expected \w+, found \w+; delete it", output)
+    assert "Rule: train_variant" not in output
+
+
+def test_an_older_commit(project: Repository) -> None:
+    with project.edited("config/papers/sparse.yaml", "title: ConvNet (28x28)", "title: The ConvNet (28x28)"):
+        assert "train_variant" not in project.repro()[1]
+        project.git("checkout", "--quiet", "-b", "newer")
+        project.commit("another title")
+        assert project.planned() == project.changed() == set()
+        project.git("checkout", "--quiet", "-")
+        project.dvc("checkout", "--quiet")
+        assert project.planned() == project.changed() == set()
+        project.git("checkout", "--quiet", "newer")
+        project.dvc("checkout", "--quiet")
+        assert project.planned() == project.changed() == set()
+        project.git("checkout", "--quiet", "-")
+        project.dvc("checkout", "--quiet")
+
+
+def test_metrics_and_plots(project: Repository) -> None:
+    verdicts = [f"results/smoke/verdicts/{paper}.json" for paper in ("sparse", "experts")]
+    shown = json.loads(project.dvc("metrics", "show", "--json", *verdicts))
+    for paper, file in zip(("sparse", "experts"), verdicts, strict=True):
+        counts = shown[""]["data"][file]["data"]
+        claims = [row for row in rows(project.folder / "results/smoke/scorecard.csv") if row["paper"] == paper]
+        assert sum(counts.values()) == len(claims)
+        assert counts["reproduced"] == len([row for row in claims if row["verdict"] == "reproduced"])
+    scorecard = project.folder / "results/smoke/scorecard.json"
+    values = json.loads(scorecard.read_text())
+    claim = next(iter(values))
+    scorecard.write_text(json.dumps(values | {claim: values[claim] + 1}))
+    difference = json.loads(project.dvc("metrics", "diff", "--json"))
+    ((file, changed),) = difference.items()
+    assert file == "results/smoke/scorecard.json"
+    assert {key: round(change["diff"], 6) for key, change in changed.items()} == {claim: 1}
+    project.dvc("checkout", "--force", "--quiet", str(scorecard))
+    plots = json.loads(project.dvc("plots", "show", "--json"))
+    assert not plots.get("errors")
+    drawn = json.dumps(plots["data"])
+    assert all(variant in drawn for variant in ("convnet-28", "sparsecaps-28", "mnist-experts", "mnist-rbm"))
+
+
+_SNAKEMAKE = ("snakemake", *SMOKE)
+
+
+def flip(file: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(file.read_text())))
+
+
+def contents(repository: Repository) -> dict[str, Any]:
+    """All results by name: their digests, or what they say but for times."""
+    root = repository.folder / "results" / "smoke"
+    left_out = {"logs", "benchmarks", "checkpoints", "report.html", ".sha256"}
+    files = (file for file in root.rglob("*") if file.is_file())
+    names = {file: file.relative_to(root) for file in files}
+    return {str(name): _content(file) for file, name in names.items() if not left_out & set(name.parts)}
+
+
+def _content(file: Path) -> Any:
+    if file.suffix == ".json":
+        return _without_times(json.loads(file.read_text()))
+    if file.name in ("history.csv", "metrics.csv"):
+        timed = [row for row in rows(file) if row.get("metric") != "training-minutes"]
+        return [{key: value for key, value in row.items() if key not in OWN} for row in timed]
+    return digest_of(file)
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_times(item) for key, item in value.items() if key not in OWN}
+    return [_without_times(item) for item in value] if isinstance(value, list) else value
