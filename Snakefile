@@ -78,59 +78,81 @@ localrules:
     report,
 
 
+# Without a message Snakemake would print the names of all files.
+done = f"Made, scale {plan.scale}: {{}}"
+
+
 rule all:
     """Everything: the scorecard and the report on all papers (the default)"""
     default_target: True
     input:
         plan.everything(),
+    message:
+        done.format("everything")
 
 
 rule data:
     """The prepared data sets"""
     input:
         plan.prepared(),
+    message:
+        done.format("the prepared data sets")
 
 
 rule train:
     """All trained models"""
     input:
         plan.models(),
+    message:
+        done.format("all trained models")
 
 
 rule latents:
     """The latents of all trained models"""
     input:
         plan.latents(),
+    message:
+        done.format("all latents")
 
 
 rule heads:
     """The results of all heads"""
     input:
         plan.heads(),
+    message:
+        done.format("all heads")
 
 
 rule tables:
     """All tables"""
     input:
         plan.tables(),
+    message:
+        done.format("all tables")
 
 
 rule figures:
     """All figures"""
     input:
         plan.figures(),
+    message:
+        done.format("all figures")
 
 
 rule scorecard:
     """Every claim: published, ours, verdict"""
     input:
         plan.scorecard(),
+    message:
+        done.format("the scorecard")
 
 
 rule report:
     """The report: one HTML page with all of it"""
     input:
         plan.report(),
+    message:
+        done.format("the report")
 
 
 for name in plan.project.papers:
@@ -141,6 +163,8 @@ for name in plan.project.papers:
         input:
             plan.paper(name),
         localrule: True
+        message:
+            done.format(name)
 
 
 onsuccess:

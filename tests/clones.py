@@ -35,7 +35,7 @@ class Clone:
 
     folder: Path
 
-    def snakemake(self, *arguments: str, timeout: float = 1800) -> Done:
+    def snakemake(self, *arguments: str, timeout: float = 3600) -> Done:
         environment = os.environ | {"PYTHONPATH": str(self.folder / "src"), "COLUMNS": "200"}
         environment.pop("RECAPS_MIRROR", None)
         done = subprocess.run(

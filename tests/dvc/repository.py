@@ -70,7 +70,7 @@ class Repository(Clone):
     def planned(self) -> set[str]:
         """The stages to which the jobs of a dry run belong, by their messages."""
         output = self.run("snakemake", *SMOKE, "-n", "--", *TARGETS[:-1], "all").output
-        return set(map(_stage, re.findall(r"^Job \d+: (.*)", output, re.MULTILINE)))
+        return set(map(_stage, re.findall(r"^Job \d+: (?!Made)(.*)", output, re.MULTILINE)))
 
 
 def _stage(message: str) -> str:

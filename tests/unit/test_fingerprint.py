@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -166,14 +165,3 @@ def test_figure_code_leaves_training_alone(tmp_path: Path) -> None:
     after = fingerprint(package, *train), fingerprint(package, *figure)
     assert after[0] == before[0]
     assert after[1] != before[1]
-
-
-def test_fast() -> None:
-    package = Path(recaps.__file__).parent
-    roots = ("recaps.training.run", "recaps.report.html", "recaps.papers.sparse", "recaps.datasets.preparation")
-    spent = []
-    for _ in range(3):
-        started = time.process_time()
-        fingerprint(package, *roots)
-        spent.append(time.process_time() - started)
-    assert min(spent) < 0.6

@@ -34,6 +34,13 @@ def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
     assert "fetch_file" not in jobs, "stand-ins need no network"
 
 
+def test_no_target_prints_the_names_of_all_its_files(clone: Clone, project: Project) -> None:
+    targets = ("all", "data", "train", "latents", "heads", "tables", "figures", "scorecard", "report", *project.papers)
+    lines = clone.snakemake(*SMOKE, "-n", "--", *targets).output.splitlines()
+    assert len([line for line in lines if "Made, scale smoke" in line]) == len(targets)
+    assert max(map(len, lines)) < 1000
+
+
 def test_the_estimate_counts_the_jobs_of_a_dry_run(clone: Clone, project: Project) -> None:
     counted = estimate.jobs(Plan(project, clone.folder))
     assert clone.plan() == counted | {"all": 1, "total": sum(counted.values()) + 1}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,12 +94,9 @@ def test_nothing_half_written_is_left(finished: Clone) -> None:
 
 
 def test_nothing_to_be_done(finished: Clone) -> None:
-    started = time.process_time(), os.times().children_user
     done = finished.snakemake(*SMOKE)
-    spent = os.times().children_user - started[1]
     assert done.status == 0, done.output
     assert "Nothing to be done" in done.output
-    assert spent < 5, f"a no-op run took {spent:.1f} s of processor time"
 
 
 def test_touched_files_make_nothing_again(finished: Clone) -> None:

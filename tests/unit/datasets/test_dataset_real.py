@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from recaps import datasets
 from recaps.datasets import Arrays, preparation
@@ -68,3 +71,12 @@ def test_generated_affnist(raw: Path) -> None:
 
 def test_digests(raw: Path) -> None:
     assert build(raw, "mnist", "test").digest() == MNIST_TEST
+
+
+def test_data_dvc_names_these_files(raw: Path, root: Path) -> None:
+    for out in yaml.safe_load((root / "data.dvc").read_text())["outs"]:
+        files = sorted((raw / Path(out["path"]).name).iterdir())
+        # A folder's hash is that of the list of its files, as DVC writes it.
+        listed = [{"md5": hashlib.md5(file.read_bytes()).hexdigest(), "relpath": file.name} for file in files]
+        assert out["md5"] == hashlib.md5(json.dumps(listed).encode()).hexdigest() + ".dir", out["path"]
+        assert (out["nfiles"], out["size"]) == (len(files), sum(file.stat().st_size for file in files))
