@@ -384,7 +384,17 @@ def test_figure_7_keeps_every_evaluation(results: Results) -> None:
     assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
     assert len(data) == 2 * 3 * 2 * 3
     lines = {str(line.get_label()): line for line in drawing.axes[0].lines}
-    assert list(np.asarray(lines["Connectionist"].get_ydata())) == [40.5, 6.5, 4.5]  # means over seeds
+    assert list(lines) == [
+        "Connectionist\n1,000 test images",
+        "EM\n2,000 test images",
+        "Similarity learning\n2,000 test images",
+    ]
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == list(lines)
+    assert list(np.asarray(lines["Connectionist\n1,000 test images"].get_ydata())) == [
+        40.5,
+        6.5,
+        4.5,
+    ]  # means over seeds
 
 
 def test_figure_8_draws_medians_and_rounds(results: Results) -> None:

@@ -286,7 +286,11 @@ def test_every_figure_is_drawn_with_its_data(tmp_path: Path, project: Project, s
 
 @pytest.mark.usefixtures("_decoder")
 def test_figure_2_lists_its_images(results: Results) -> None:
-    _, data = discriminative.figure_2(results)
+    drawing, data = discriminative.figure_2(results)
+    assert [each.get_text() for each in drawing.axes[0].get_yticklabels()] == ["T-shirt/top", "Trouser", "Pullover"]
+    canvas = np.asarray(drawing.axes[0].images[0].get_array())
+    assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
+    assert np.isnan(canvas[30:58, 30:58]).all()  # of class 1 only one image is classified right
     assert list(data.columns) == ["image", "label", "squared_error_dr", "squared_error_l2_fc"]
     assert list(data["image"]) == [0, 2, 1, 4, 5]
     assert list(data["label"]) == [0, 0, 1, 2, 2]
@@ -297,6 +301,7 @@ def test_figure_3_keeps_every_evaluation(results: Results) -> None:
     drawing, data = discriminative.figure_3(results)
     assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
     assert len(data) == 16 * 2 * 3
+    assert drawing.axes[0].get_title("left") + drawing.axes[0].get_title() == "(a) MNIST: 2,000 test images"
     assert [len(axis.lines) for axis in drawing.axes] == [5, 5, 3, 3]
     line = drawing.axes[0].lines[1]
     assert list(np.asarray(line.get_ydata())) == [40.5, 6.5, 7.5]  # L2, means over seeds
@@ -328,6 +333,32 @@ def test_errors_of_zero_take_a_linear_scale() -> None:
         axis.plot([1, 2], [50, lowest])
         parts.plain_numbers(axis)
     assert [axis.get_yscale() for axis in axes] == ["linear", "log"]
+    plt.close(drawing)
+
+
+@pytest.mark.parametrize("lowest", [0.003, 7.2, 11, 40])
+@pytest.mark.parametrize("ratio", [1, 1.3, 1.99, 2, 5, 20, 21, 300, 999, 1001, 1e5, 1e11])
+def test_every_scale_has_two_labels(lowest: float, ratio: float) -> None:
+    import matplotlib.pyplot as plt
+
+    drawing, axis = plt.subplots(figsize=(3, 1.8))
+    axis.plot([1, 2], [lowest, lowest * ratio])
+    parts.plain_numbers(axis)
+    bottom, top = axis.get_ylim()
+    labels = [label.get_text() for label in axis.get_yticklabels() if bottom <= label.get_position()[1] <= top]
+    assert len(list(filter(None, labels))) >= 2
+    plt.close(drawing)
+
+
+@pytest.mark.parametrize(
+    ("steps", "rounds", "how"), [(1, 2, "1 step in each of 2 rounds"), (3, 1, "3 steps in each of 1 round")]
+)
+def test_what_was_timed_is_counted(steps: int, rounds: int, how: str) -> None:
+    import matplotlib.pyplot as plt
+
+    drawing, axis = plt.subplots()
+    parts.timing_axis(axis, {0.0: "DR"}, {"device": "a machine", "steps": steps, "rounds": rounds})
+    assert how in axis.get_title("left") + axis.get_title()
     plt.close(drawing)
 
 

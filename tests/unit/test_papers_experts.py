@@ -583,6 +583,8 @@ def test_figure_4_has_an_image_of_each_class_and_a_row_for_each_model(results: R
 def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) -> None:
     drawing, data = experts.figure_5(results)
     assert [label.get_text() for label in drawing.axes[0].get_xticklabels()] == ["2", "0", "3", "1"]
+    classes = [[label.get_text() for label in drawing.axes[k].get_yticklabels()] for k in (0, 1)]
+    assert [each[9] for each in classes] == ["9", "Ankle boot"]
     latents = _latents(0)
     expected = latents["lengths"][latents["labels"] == 7].mean(0)
     canvas = _canvas(drawing.axes[0])

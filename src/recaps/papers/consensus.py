@@ -26,6 +26,7 @@ from recaps.papers.parts import (
     mosaic,
     plain_numbers,
     style,
+    tested_on,
     timing_axis,
     timing_bar,
 )
@@ -162,8 +163,10 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     for axis, pair, share, pose in zip(axes.flat, pairs, shares, poses, strict=True):
         relative = share * len(votes)
         _draw_votes(axis, votes, np.maximum(14 * relative, 0.5), np.clip(relative, 0.25, 4), LogNorm(0.25, 4))
-        axis.plot(*votes.mean(0), marker="o", markersize=4, markerfacecolor="none", color="black")
-        axis.plot(*pose, marker="X", markersize=7, color="black", markeredgecolor="white")
+        (mean,) = axis.plot(
+            *votes.mean(0), marker="o", markersize=4, markerfacecolor="none", color="black", linestyle=""
+        )
+        (cross,) = axis.plot(*pose, marker="X", markersize=7, color="black", markeredgecolor="white", linestyle="")
         axis.set_title(rf"$\lambda_1$ = {pair[0]:g}, $\lambda_2$ = {pair[1]:g}", fontsize=8)
         frame = pd.DataFrame({"x": votes[:, 0], "y": votes[:, 1], "activation": activations, "compatibility": share})
         frame = frame.assign(vote=range(len(votes)), pose_x=pose[0], pose_y=pose[1])
@@ -172,6 +175,7 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     axis, bar_of_shares, bar_of_activations = right.subplots(3, 1, height_ratios=(12, 1, 1))
     axis.set_anchor("N")
     _draw_votes(axis, votes, 45 * activations, activations, Normalize(0, 1))
+    right.legend([cross, mean], ["(a) pose", "(a) mean of all votes"], loc="center")
     right.suptitle("(b) activations", x=0.01, ha="left", fontsize=10)
     for scatter, bar, label in (
         (axes.flat[0].collections[0], bar_of_shares, "(a) c relative to even weights"),
@@ -271,17 +275,20 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Test error along training, a panel per data set, a line per routing."""
     watched = {dataset: by for dataset in DATASETS if (by := _watched(results, dataset))}
-    drawing, axes = plt.subplots(1, len(watched), figsize=(4.2 * len(watched) + 0.2, 3.6), squeeze=False)
+    drawing, axes = plt.subplots(1, len(watched), figsize=(4.2 * len(watched) + 0.2, 3.8), squeeze=False)
     frames = []
+    labels: list[str] = []
     for axis, (dataset, by) in zip(axes.flat, watched.items(), strict=True):
         for routing, variant in by.items():
             curves = pd.concat([results.evaluations(variant, seed).assign(seed=seed) for seed in results.seeds])
             frames.append(curves.assign(dataset=dataset, variant=variant))
-            error_curve(axis, curves, ROUTINGS[routing], _style(routing))
+            label = f"{ROUTINGS[routing]}\n{tested_on(results.paper.variants[variant].training)}"
+            error_curve(axis, curves, label, _style(routing))
+            labels.append(label)
         axis.set(xlabel="training step", ylabel="test error, %")
         axis.set_title(DATASETS[dataset])
         plain_numbers(axis)
-    legend_below(drawing, axes.flat, list(ROUTINGS.values()))
+    legend_below(drawing, axes.flat, list(dict.fromkeys(labels)))
     return drawing, pd.concat(frames)[["dataset", "variant", "seed", "step", "test_error"]]
 
 

@@ -29,7 +29,17 @@ from recaps.papers.measures import (
     steps_to_level,
     travel,
 )
-from recaps.papers.parts import error_curve, legend_below, mosaic, plain_numbers, style, timing_axis, timing_bar
+from recaps.papers.parts import (
+    FASHION,
+    error_curve,
+    legend_below,
+    mosaic_rows,
+    plain_numbers,
+    style,
+    tested_on,
+    timing_axis,
+    timing_bar,
+)
 from recaps.papers.results import MetricRow, Results, deviation, mean_row, metric_rows
 
 #: A variant is named `<data set>-<algorithm>`.
@@ -100,7 +110,8 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     )
     drawing, axes = plt.subplots(1, len(panels), figsize=(9.6, 3.5))
     for axis, (title, pictures) in zip(axes, panels, strict=True):
-        mosaic(axis, pictures[shown], 10, "gray", 0, 1)
+        by_class = [(label, pictures[shown[decoded.labels[shown] == label]]) for label in np.unique(decoded.labels)]
+        mosaic_rows(axis, [(FASHION[label] if axis is axes[0] else "", each) for label, each in by_class], 10)
         axis.set_title(title)
     values = (decoded.indices[shown], decoded.labels[shown], decoded.own_error[shown], decoded.other_error[shown])
     return drawing, pd.DataFrame(
@@ -118,7 +129,8 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
             frames.append(curves.assign(dataset=dataset, variant=variant))
             error_curve(axis, curves, ALGORITHMS[algorithm], _style(algorithm))
         axis.set(xlabel="training step", ylabel="test error, %")
-        axis.set_title(f"({letter}) {DATASETS[dataset]}")
+        images = dict.fromkeys(tested_on(results.paper.variants[variant].training) for variant in by.values())
+        axis.set_title(f"({letter}) {DATASETS[dataset]}: {' or '.join(images)}")
         plain_numbers(axis)
     legend_below(drawing, axes.flat, list(ALGORITHMS.values()))
     return drawing, pd.concat(frames)[["dataset", "variant", "seed", "step", "test_error"]]

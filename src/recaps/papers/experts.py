@@ -26,7 +26,7 @@ from recaps.evaluation.samples import (
 )
 from recaps.npz import Array
 from recaps.papers.measures import class_means, correlation, first_of_each, selectivity, squared_error, usage
-from recaps.papers.parts import mosaic, plain_numbers, style
+from recaps.papers.parts import FASHION, mosaic, mosaic_centres, mosaic_rows, plain_numbers, style
 from recaps.papers.results import MetricRow, Results, head_metrics, mean_row, metric_rows
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
         counts, edges = np.histogram(values, 40, (-1, 1))
         bars.stairs(100 * counts / values.size, edges, fill=True, color="#0072B2")
         bars.axvline(values.mean(), color="black", linestyle="--", linewidth=1)
-        bars.set(xlabel="correlation", ylabel="% of the samples", xlim=(-1.05, 1.05))
+        bars.set(xlabel="correlation of the pictures of x and −x", ylabel="% of the samples", xlim=(-1.05, 1.05))
         bars.set_title(f"mean {values.mean():.2f}")
         samples, capsules = (each.ravel() for each in np.indices(values.shape))
         frame = pd.DataFrame({"sample": samples, "capsule": capsules, "correlation": values.ravel()})
@@ -149,7 +149,7 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     columns = max(len(pictures) for rows in panels.values() for pictures in rows.values())
     drawing, axes = plt.subplots(1, len(panels), figsize=(4.5 * len(panels), 2.7), squeeze=False)
     for axis, (dataset, rows) in zip(axes.flat, panels.items(), strict=True):
-        _draw_rows(axis, list(rows.items()), columns)
+        mosaic_rows(axis, list(rows.items()), columns)
         axis.set_title(DATASETS[dataset])
     return drawing, pd.concat(frames)
 
@@ -165,7 +165,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
         order = np.argsort(means.argmax(0), kind="stable")
         image = axis.imshow(means[:, order], cmap="Blues", vmin=0, aspect="auto")
         axis.set_xticks(range(len(order)), [str(each) for each in order])
-        axis.set_yticks(range(len(classes)), [str(each) for each in classes])
+        axis.set_yticks(range(len(classes)), [FASHION[each] if dataset == "fashion" else str(each) for each in classes])
         axis.set(xlabel="capsule", ylabel="class")
         axis.grid(False)
         axis.set_title(DATASETS[dataset])
@@ -508,26 +508,12 @@ def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
     rows: list[tuple[str, Array]] = []
     for start in range(0, len(samples), columns):
         rows += [("x", samples[start : start + columns, 0]), ("−x", opposites[start : start + columns, 0])]
-    _draw_rows(axis, rows, columns)
-
-
-def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> None:
-    """Labelled rows of pictures, each [n, H, W] with n <= columns."""
-    blank = np.full(rows[0][1].shape[1:], np.nan)
-    filled = [[*pictures, *[blank] * (columns - len(pictures))] for _, pictures in rows]
-    mosaic(axis, [picture for row in filled for picture in row], columns, "gray", 0, 1)
-    axis.set_yticks(_centres(len(rows), len(blank)), [label for label, _ in rows])
-    axis.tick_params(length=0)
+    mosaic_rows(axis, rows, columns)
 
 
 def _tick_columns(axis: Axes, labels: Sequence[str], width: int) -> None:
-    axis.set_xticks(_centres(len(labels), width), labels)
+    axis.set_xticks(mosaic_centres(len(labels), width), labels)
     axis.tick_params(length=0, pad=1, labelsize=7)
-
-
-def _centres(count: int, side: int) -> Array:
-    """Where the middles of a mosaic's rows or columns are."""
-    return (side + 2) * np.arange(count) + (side - 1) / 2
 
 
 #: Centres of the columns of figure 1 and of its two rows, width and height of its boxes, in inches.

@@ -10,9 +10,24 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import AutoLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
+from recaps.config.training import Training
 from recaps.npz import Array
+
+#: Classes of Fashion-MNIST, by label.
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 
 def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours: str, low: float, high: float) -> None:
@@ -32,6 +47,20 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
         canvas[top : top + height, left : left + width] = picture
     palette = plt.get_cmap(colours).with_extremes(bad="white")
     axis.imshow(canvas, cmap=palette, vmin=low, vmax=high)
+
+
+def mosaic_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> None:
+    """Draw labelled rows of pictures, each [n, H, W] with 1 <= n <= columns; of none, an empty axis."""
+    blank = np.full(rows[0][1].shape[1:], np.nan) if rows else np.empty((0, 0))
+    filled = [[*pictures, *[blank] * (columns - len(pictures))] for _, pictures in rows]
+    mosaic(axis, [picture for row in filled for picture in row], columns, "gray", 0, 1)
+    axis.set_yticks(mosaic_centres(len(rows), len(blank)), [label for label, _ in rows])
+    axis.tick_params(length=0)
+
+
+def mosaic_centres(count: int, side: int) -> Array:
+    """Where the middles of a mosaic's rows or columns are."""
+    return (side + 2) * np.arange(count) + (side - 1) / 2
 
 
 def style(place: int) -> dict[str, Any]:
@@ -55,6 +84,12 @@ def error_curve(axis: Axes, curves: pd.DataFrame, label: str, look: Mapping[str,
         axis.fill_between(over_seeds.index, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
 
 
+def tested_on(training: Training) -> str:
+    """The images that `error_curve` is measured on."""
+    n = training.evaluate_images
+    return "all test images" if n is None else f"{n:,} test images"
+
+
 def timing_bar(axis: Axes, place: float, seconds: Array, reference: bool) -> None:
     """A bar up to the median, grey for what the others are compared with, and a point for each round."""
     axis.bar(place, np.median(seconds), width=0.8, color="0.55" if reference else "#9CCBE8")
@@ -67,10 +102,13 @@ def timing_axis(axis: Axes, ticks: Mapping[float, str], timing: Mapping[str, Any
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.tick_params(axis="x", length=0)
     axis.grid(False, axis="x")
-    axis.set_axisbelow(True)
     axis.set(ylabel="seconds per 100 steps", ylim=(0, None))
-    how = f"{timing['steps']} steps in each of {timing['rounds']} rounds; the batch size below each bar"
-    axis.set_title(f"{timing['device']}; {how}", fontsize=9)
+    how = f"{_counted(timing['steps'], 'step')} in each of {_counted(timing['rounds'], 'round')}"
+    axis.set_title(f"{timing['device']}; {how}; the batch size below each bar", fontsize=9)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def labelled_map(axis: Axes, values: Array, highest: float) -> None:
@@ -95,10 +133,19 @@ def plain_numbers(axis: Axes) -> None:
         axis.set_ylim(bottom=0)
         return
     axis.set_yscale("log")
-    wide = values.max() > 20 * values.min()
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 1.5, 2, 3, 4, 5, 7)))
+    axis.yaxis.set_major_locator(_round_numbers(values.max() / values.min()))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _round_numbers(ratio: float) -> Locator:
+    """Ticks for a logarithmic scale from a value to `ratio` times it: at least two."""
+    if ratio < 2:
+        return AutoLocator()
+    if ratio > 1000:
+        return LogLocator()
+    # Given room for fewer, LogLocator would skip decades, and leaves out all ticks where it does.
+    return LogLocator(subs=(1, 2, 5) if ratio > 20 else (1, 1.5, 2, 3, 4, 5, 7), numticks=20)
 
 
 def legend_below(drawing: FigureBase, axes: Iterable[Axes], order: Sequence[str]) -> None:

@@ -99,7 +99,7 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
         panels = (
             (f"{label}: input, all, each alone", [image, full, *probe["single"][0, :, 0]], "gray", 0, 1),
             ("leaving one out", [*without], "gray", 0, 1),
-            ("change that makes", [*change], "RdBu_r", -1, 1),
+            ("what that changes", [*change], "RdBu_r", -1, 1),
         )
         for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
             mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
@@ -107,6 +107,7 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
         total = np.square(full).sum()
         for capsule, changed in enumerate(np.square(change).sum((1, 2))):
             data.append((variant, capsule, float(changed / total), float(probe["mask"][0, capsule])))
+    drawing.colorbar(axes[0, 2].images[0], ax=axes[:, 2], label="change in brightness", shrink=0.5)
     return drawing, pd.DataFrame(data, columns=["variant", "capsule", "relative_change_without", "mask"])
 
 
@@ -131,14 +132,18 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axis = plt.subplots(figsize=(5.6, 3.6))
     axis.axhspan(low, high, color="0.88", label=f"target of rank 0: {low:g} to {high:g}")
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(frequencies)))
-    for capsule, (line, shade) in enumerate(zip(frequencies, shades, strict=True)):
-        axis.plot(line, color=shade, linestyle="-", marker="", linewidth=1.1)
-        axis.annotate(
-            str(capsule), (0, line[0]), xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=6
-        )
-    axis.set(xlabel="rank", ylabel="fraction of images", ylim=(0, None), xlim=(-0.9, len(frequencies) - 0.7))
+    for line, shade in zip(frequencies, shades, strict=True):
+        highest = [int(line.argmax())]
+        axis.plot(line, color=shade, linestyle="-", marker="o", markersize=2.5, markevery=highest, linewidth=1.1)
+    gap = 0.05 * frequencies.max()
+    piles = label_piles(frequencies, gap)
+    for capsules, rank, height in piles:
+        text, where = "\n".join(map(str, capsules)), (rank, height)
+        axis.annotate(text, where, (0, 2), textcoords="offset points", ha="center", fontsize=6, linespacing=0.9)
+    top = max(height + gap * (1 + len(capsules)) for capsules, _, height in piles)
+    axis.set(xlabel="rank", ylabel="fraction of images", ylim=(0, top))
     axis.set_xticks(range(0, len(frequencies), 2))
-    axis.legend(loc="upper center")
+    drawing.legend(loc="outside upper right")
     rows = [(c, r, float(value)) for c, line in enumerate(frequencies) for r, value in enumerate(line)]
     return drawing, pd.DataFrame(rows, columns=["capsule", "rank", "frequency"])
 
@@ -190,6 +195,21 @@ def relative_support(support: Array) -> Array:
 def rank_frequencies(ranks: Array) -> Array:
     """Fraction of images in which each capsule has each rank: [N, L] to [L capsules, L ranks]."""
     return np.stack([(ranks == rank).mean(0) for rank in range(ranks.shape[1])], axis=1)
+
+
+def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, float]]:
+    """Capsules whose lines are highest near the same point, from the top down; the rank and height of the topmost.
+
+    Each pile leaves room for its labels, of height `gap`, below the next at its rank.
+    """
+    piles: list[tuple[list[int], int, float]] = []
+    peaks = sorted((int(line.argmax()), float(line.max()), capsule) for capsule, line in enumerate(frequencies))
+    for rank, height, capsule in peaks:
+        below: list[int] = []
+        if piles and piles[-1][1] == rank and height < piles[-1][2] + gap * len(piles[-1][0]):
+            below = piles.pop()[0]
+        piles.append(([capsule, *below], rank, height))
+    return piles
 
 
 def leave_one_out_change(probe: dict[str, Array]) -> Array:
