@@ -40,14 +40,14 @@ $(STAMP): envs/requirements.lock pyproject.toml
 			echo "make: $$python cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }; \
 	fi
 	@echo "Installing the pinned packages into .venv (some minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement envs/requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --requirement envs/requirements.lock
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html
 	@if [ -t 2 ]; then logger="--logger rich"; fi; $(BIN)/snakemake --profile profiles/smoke $${logger:-}
 	@echo
-	@echo "Done. The report: results/smoke/report.html"
+	@echo "Done, on stand-in data: the numbers mean nothing. The report: results/smoke/report.html"
 
 test: environment ## Every test that this machine can run
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2

@@ -48,15 +48,14 @@ def strike(trainings: Trainings, *struck: tuple[int, Fault]) -> None:
 
 def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
     """Each of four jobs has a fault of its own."""
-    kinds = (faults.kill, faults.cancel, faults.flip_bit, faults.shorten)
+    kinds = (faults.cut_checkpoint, faults.cancel, faults.flip_bit, faults.shorten)
     strike(trainings, *enumerate(kinds))
     told = trainings.told()
     assert [trainings.interruptions(seed) for seed in range(4)] == [1, 1, 1, 1], told
     assert told.count("stopped at step") == 2, "the one that was out of time, and the one that was cancelled"
     assert told.count("ended without a word, as if killed (log: results/smoke/logs/train_variant/") == 2
-    assert (
-        "checkpoint.pt: damaged (cut short or changed on disk) and deleted; going back" in trainings.log(2).read_text()
-    )
+    going_back = "checkpoint.pt: damaged (cut short or changed on disk) and deleted; going back"
+    assert all(going_back in trainings.log(seed).read_text() for seed in (0, 2))
     last = told.split("trainings ")[-1].splitlines()
     assert [line.split()[:3] for line in last[1:3]] == [["probabilistic", "4", "8"], ["all", "4", "8"]]
 
@@ -118,6 +117,7 @@ def test_a_full_disk(trainings: Trainings) -> None:
     before = {job["JobId"] for job in trainings.slurm.jobs()}
     with faults.small_disk(trainings.results.parent, megabytes=24):
         strike(trainings, (0, faults.fill_disk))
+        assert "no checkpoint of step" in trainings.log(0).read_text(), "the disk was full when one was due"
         assert trainings.interruptions(0) == 0, "it went on while there was no place for checkpoints"
     assert len({job["JobId"] for job in trainings.slurm.jobs()} - before) == 1
 

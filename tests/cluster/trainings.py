@@ -305,12 +305,15 @@ def kill_snakemake(trainings: Trainings, seed: int, chance: random.Random) -> No
 def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
     """Disk full, and freed again"""
     filler = trainings.results.parent / "filler"
-    with filler.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
+    # Several checkpoints are due in this time; what one that fails gives back is taken as well.
+    deadline = time.monotonic() + chance.uniform(1, 2)
     try:
-        # Logs may be cut short by the full disk, so time decides: several checkpoints are due in it.
-        time.sleep(chance.uniform(1, 2))
+        with filler.open("wb", buffering=0) as file:
+            while time.monotonic() < deadline:
+                try:
+                    file.write(bytes(1 << 16))
+                except OSError:
+                    time.sleep(0.01)
     finally:
         filler.unlink()
 
