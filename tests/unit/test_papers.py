@@ -37,6 +37,40 @@ def test_markdown_rounds_numbers_and_leaves_gaps_empty() -> None:
     assert table.splitlines() == ["| name | value |", "| --- | --- |", "| x | 1.23 |", "| y |  |"]
 
 
+def test_counts_have_no_decimals() -> None:
+    table = pd.DataFrame({"value": [6928.0, 0.5, None], "unit": ["count", "fraction", "count"], "seeds": [1, 1, 1]})
+    assert draw.markdown(table).splitlines()[2:] == [
+        "| 6,928 | count | 1 |",
+        "| 0.50 | fraction | 1 |",
+        "|  | count | 1 |",
+    ]
+    assert r"6,928 & count & 1 \\" in draw._latex(table, "")
+
+
+@pytest.mark.parametrize("place", ["outside upper left", "outside lower center"])
+def test_stand_ins_are_named_above_all_that_is_drawn(place: str, tmp_path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    with plt.style.context(Path(draw.__file__).with_name("recaps.mplstyle")):
+        figure, axis = plt.subplots(figsize=(3, 2))
+        axis.set_title("title")
+        axis.plot([0, 1], label="line")
+        legend = figure.legend(loc=place)
+        draw._warn(figure)
+        (line,) = figure.texts
+        boxes = []
+        # While it is saved: what is placed by the figure's edge moves then.
+        figure.canvas.mpl_connect(
+            "draw_event", lambda _: boxes.append([each.get_tightbbox() for each in (line, legend, axis)])
+        )
+        draw._save(figure, tmp_path / "x.png")
+    above, *others = boxes[-1]
+    assert not others[0].overlaps(others[1])
+    assert line.get_text() == "Stand-in data: not a result"
+    assert all(above.y0 > other.y1 for other in others)
+    plt.close(figure)
+
+
 def test_latex_escapes_what_latex_would_read() -> None:
     text = draw._latex(pd.DataFrame({"a_b": ["50 % & more"]}), "C_1")
     assert r"a\_b \\" in text

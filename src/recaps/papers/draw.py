@@ -38,9 +38,7 @@ def figure(name: str, results: Results, folder: Path) -> None:
     with plt.style.context(_STYLE):
         drawing, data = _function(results.name, "FIGURES", name)(results)
         if results.stand_in:
-            drawing.text(
-                0.5, 0.5, STAND_IN, rotation=30, fontsize=26, color="0.5", alpha=0.35, ha="center", va="center"
-            )
+            _warn(drawing)
         for ending in ("pdf", "png"):
             _save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
@@ -56,14 +54,14 @@ def metrics(results: Results, folder: Path) -> None:
 
 
 def markdown(values: pd.DataFrame) -> str:
-    """A Markdown table; two decimals, empty cells for what is missing."""
-    shown = values.map(_cell)
+    """A Markdown table; two decimals, none in rows of the unit `count`, empty cells for what is missing."""
+    shown = _rounded(values)
     rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
     return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
 
 
 def _latex(values: pd.DataFrame, caption: str) -> str:
-    shown = values.map(_cell)
+    shown = _rounded(values)
     lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in shown.to_numpy().tolist()]
     head = " & ".join(_escape(column) for column in shown.columns) + r" \\"
     return "\n".join(
@@ -88,10 +86,30 @@ def _escape(text: Any) -> str:
     return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text)).replace("->", r"$\to$")
 
 
-def _cell(value: Any) -> str:
+def _rounded(values: pd.DataFrame) -> pd.DataFrame:
+    shown = values.map(_cell)
+    if "unit" in values:
+        counts = values["unit"] == "count"
+        shown[counts] = values[counts].map(lambda value: _cell(value, ",.0f"))
+    return shown
+
+
+def _cell(value: Any, form: str = ".2f") -> str:
     if pd.isna(value):
         return ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:{form}}" if isinstance(value, float) else str(value)
+
+
+def _warn(drawing: Figure) -> None:
+    """Say above all that is drawn that the data are stand-ins."""
+    drawing.draw_without_rendering()
+    # Everything stays where it is now: a legend would move to the edge of the picture that is saved, beside the line.
+    drawing.set_layout_engine("none")
+    for legend in drawing.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, 1), drawing.transFigure)
+    box = drawing.get_tightbbox()
+    x, y = box.x0 / drawing.get_figwidth(), (box.y1 + 0.08) / drawing.get_figheight()
+    drawing.text(x, y, STAND_IN.capitalize(), fontsize=10, weight="bold", color="#c00000", va="bottom")
 
 
 def _save(drawing: Figure, file: Path) -> None:

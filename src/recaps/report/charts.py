@@ -56,10 +56,11 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
         return f"{x:.1f},{y:.1f}"
 
     base = height - bottom
+    highest, lowest = _apart(high, low)
     parts = [
         f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{width - 8:g}" fill="none"/>',
-        f'<text x="{left - 5:g}" y="{top + 6:g}" text-anchor="end">{high:.3g}</text>',
-        f'<text x="{left - 5:g}" y="{base:g}" text-anchor="end">{low:.3g}</text>',
+        f'<text x="{left - 5:g}" y="{top + 6:g}" text-anchor="end">{highest}</text>',
+        f'<text x="{left - 5:g}" y="{base:g}" text-anchor="end">{lowest}</text>',
         f'<text x="{left:g}" y="{height - 5:g}">0</text>',
         f'<text x="{width - 8:g}" y="{height - 5:g}" text-anchor="end">step {last:,.0f}</text>',
     ]
@@ -67,6 +68,12 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
         path = " ".join(place(step, loss) for step, loss in curve)
         parts.append(f'<polyline class="curve seed-{number % 3}" points="{path}"/>')
     return _svg("curves", width, height, parts, label)
+
+
+def _apart(high: float, low: float) -> tuple[str, str]:
+    """The ends of an axis with as few digits as tell them apart."""
+    texts = [(f"{high:.{digits}g}", f"{low:.{digits}g}") for digits in range(3, 7)]
+    return next((pair for pair in texts if pair[0] != pair[1]), ("", texts[0][1]))
 
 
 def thin(rows: Sequence[int], most: int) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, FileSystemLoader
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markdown_it.token import Token
+from markupsafe import Markup, escape
 
 from recaps.config.load import Project
 from recaps.config.variant import Paper
@@ -20,7 +22,7 @@ from recaps.io import write_text
 from recaps.report import charts, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
-from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value
+from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value, readable
 
 TEMPLATE = "report.html.j2"
 #: Symbol and CSS class of a verdict; the words stand beside them, so colour is never alone.
@@ -74,7 +76,7 @@ def build(project: Project, root: Path, out: Path, *, readings: Path | None = No
         "papers": papers,
         "readings": _markdown(readings) if readings and Path(readings).exists() else None,
         "limitations": _limitations(project, card, records),
-        "command": f"snakemake --profile profiles/local --config scale={project.config.scale}",
+        "command": _command(project),
     }
     write_text(out, _environment().get_template(TEMPLATE).render(page))
 
@@ -90,17 +92,24 @@ def _environment() -> Environment:
     return environment
 
 
+def _command(project: Project) -> str:
+    profile = "smoke" if project.scale.stand_in else "local"
+    return f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
+
+
 def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Section:
     paper = project.papers[name]
     folder = root / "papers" / name
-    tables = [table for key, output in paper.tables.items() if (table := read_table(folder, key, output))]
+    tables = [
+        _rounded(table, folder) for key, output in paper.tables.items() if (table := read_table(folder, key, output))
+    ]
     figures = [figure for key, output in paper.figures.items() if (figure := read_figure(folder, key, output))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
     runs = {variant: read_runs(project, name, variant, root) for variant in paper.variants}
     return Section(
         name=name,
         paper=paper,
-        claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
+        claims=[_claim(row, paper) for _, row in card[card["paper"] == name].iterrows()],
         tables=tables,
         figures=figures,
         missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
@@ -111,7 +120,16 @@ def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Sec
     )
 
 
-def _claim(row: pd.Series) -> dict[str, Any]:
+def _rounded(table: Table, folder: Path) -> Table:
+    """The table with its numbers as its Markdown file has them."""
+    file = folder / f"{table.name}.md"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][2:]
+    same = [len(row) for row in rows] == [len(row) for row in table.rows]
+    return replace(table, rows=rows) if same else table
+
+
+def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:
     """A scorecard row with what the template needs beside it: symbol, drawing, texts of numbers."""
     interval = None if math.isnan(row["interval_low"]) else (row["interval_low"], row["interval_high"])
     symbol, style = BADGES[row["verdict"]]
@@ -127,10 +145,20 @@ def _claim(row: pd.Series) -> dict[str, Any]:
         "drawing": drawing,
         "sd_text": "" if math.isnan(row["sd"]) else format_value(row["sd"], row["unit"]),
         "interval_text": scorecard.interval_text(row),
+        "published_text": _published(row, paper),
+        "ours_text": readable(row["ours"], row["unit"]),
         "difference_text": _signed(row),
         "p_text": p_text(row["p_value"]),
         "tolerance_text": "" if math.isnan(row["tolerance"]) else f"{row['tolerance']:g}",
     }
+
+
+def _published(row: pd.Series, paper: Paper) -> str:
+    """What the paper states; variants that stand for its numbers have their titles."""
+    names = re.split("( [<>] )", row["published"])
+    if all(name in paper.variants for name in names[::2]):
+        return "".join(paper.variants[name].title if name in paper.variants else name for name in names)
+    return readable(row["published"], row["unit"])
 
 
 def _signed(row: pd.Series) -> str:
@@ -209,17 +237,53 @@ def _several(values: Iterable[str]) -> str:
 
 
 def _markdown(file: Path) -> Markup:
-    """Markdown without raw HTML and without images, its headings below the page's own."""
+    """Markdown without raw HTML, images and links to other files, its headings below the page's own."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    renderer.add_render_rule("code_inline", _breakable)
     tokens = renderer.parse(Path(file).read_text(encoding="utf-8"))
     if tokens and tokens[0].tag == "h1":
         tokens = tokens[3:]
+    _label(tokens)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+        elif token.type == "inline":
+            token.children = _without_files(token.children or [])
     html = renderer.renderer.render(tokens, renderer.options, {})
-    html = html.replace("<table>", '<div class="wide" tabindex="0"><table>').replace("</table>", "</table></div>")
-    return Markup(html)
+    html = html.replace("<table>", '<div class="wide" tabindex="0"><table class="stacked">')
+    return Markup(html.replace("</table>", "</table></div>"))
+
+
+def _label(tokens: Sequence[Token]) -> None:
+    """Give every cell of a table its column's heading, for narrow screens."""
+    heads: list[str] = []
+    for place, token in enumerate(tokens):
+        if token.type == "thead_open":
+            heads = []
+        elif token.type == "th_open":
+            heads.append(tokens[place + 1].content)
+        elif token.type == "tr_open":
+            columns = iter(heads)
+        elif token.type == "td_open":
+            token.attrSet("data-label", next(columns))
+
+
+def _without_files(tokens: Sequence[Token]) -> list[Token]:
+    """Links lead into the page or to the web; of others the text stays."""
+    kept: list[Token] = []
+    drop = False
+    for token in tokens:
+        if token.type == "link_open":
+            drop = not str(token.attrs["href"]).startswith(("#", "https://", "http://"))
+        if not (drop and token.type in ("link_open", "link_close")):
+            kept.append(token)
+    return kept
+
+
+def _breakable(_: object, tokens: Sequence[Token], place: int, *others: object) -> str:
+    """Code that breaks after dots and underscores, not inside words."""
+    text = re.sub(r"([._]+)", r"\1<wbr>", str(escape(tokens[place].content)))
+    return f"<code>{text}</code>"
 
 
 def duration(seconds: float | None) -> str:

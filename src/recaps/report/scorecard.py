@@ -16,7 +16,7 @@ from recaps.io import write_json, write_text
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
-from recaps.report.verdicts import NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge
+from recaps.report.verdicts import NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
 
 MARKDOWN_NOTES = """\
 Ours is the mean over seeds, ± their standard deviation. *Quoted*: the paper takes the number from other authors.
@@ -240,9 +240,12 @@ def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | N
 def _markdown_row(row: pd.Series) -> str:
     interval = interval_text(row)
     interval = f"gap {interval}" if interval and row["kind"] == "ordering" else interval
-    ours = row["ours"] + ("" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}")
+    ours = readable(row["ours"], row["unit"]) + (
+        "" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}"
+    )
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
-    cells = [row["where"], statement, row["published"], ours, interval, row["verdict"]]
+    published = readable(row["published"], row["unit"])
+    cells = [row["where"], statement, published, ours, interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

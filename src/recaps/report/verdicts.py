@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,7 @@ def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], 
     else:
         verdict = NOT_REPRODUCED
     p_value = gap.p_value() if estimate.basis == "seeds" else None
-    return Finding(format_value(estimate.value, claim.unit), estimate, gap.value, p_value, verdict, ours.sd)
+    return Finding(plain_value(estimate.value, claim.unit), estimate, gap.value, p_value, verdict, ours.sd)
 
 
 def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number], measured: All) -> bool:
@@ -81,7 +82,7 @@ def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:
     else:
         verdict = REPRODUCED if all(gap.separated() for gap in gaps) else DIRECTION
     mark = " > " if claim.order == "descending" else " < "
-    ours = mark.join(format_value(item.estimate.value, claim.unit) for item in items)
+    ours = mark.join(plain_value(item.estimate.value, claim.unit) for item in items)
     if verdict == NOT_REPRODUCED:
         ours = ours.replace(mark, ", ")
     return Finding(ours, weakest, weakest.value, weakest.p_value(), verdict)
@@ -109,9 +110,24 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
     else:
         verdict = REPRODUCED if all(estimate.separated(limit) for _, limit in inside) else DIRECTION
     sd = items[0].sd if len(items) == 1 else math.nan
-    return Finding(format_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
+    return Finding(plain_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
+
+
+def plain_value(value: float, unit: str) -> str:
+    """A value with the digits that its unit deserves, as programs read it."""
+    if unit == "count" and (value % 1 == 0 or abs(value) >= 100):
+        return f"{value:.0f}"
+    return f"{value:.3f}" if unit in ("fraction", "ratio") else f"{value:.2f}"
 
 
 def format_value(value: float, unit: str) -> str:
-    """A value with the digits that its unit deserves."""
-    return f"{value:.3f}" if unit in ("fraction", "ratio") else f"{value:.2f}"
+    """The same for readers: `6,928`."""
+    return readable(plain_value(value, unit), unit)
+
+
+def readable(text: str, unit: str) -> str:
+    """A scorecard's `published` or `ours` for readers: counts as `29,999`, the paper's number apart from our limits."""
+    if unit == "count":
+        text = re.sub(r"(?<![\w.])\d{4,}", lambda digits: f"{int(digits[0]):,}", text)
+    text = re.sub(r"at least (\S+), at most (\S+)$", r"\1 to \2", text)
+    return re.sub(r"^(\S+), (at (?:least|most) \S+|\S+ to \S+)$", r"\1 (our limit: \2)", text)

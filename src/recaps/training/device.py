@@ -61,7 +61,8 @@ def describe(device: torch.device) -> str:
     """The device's name, for records."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def peak_memory(device: torch.device) -> int:

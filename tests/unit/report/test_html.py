@@ -191,7 +191,65 @@ def test_readings_stand_below_the_pages_headings(tree: Callable[..., Any], tmp_p
     file.write_text("# Readings\n\n## sparse\n\n| field | default |\n|---|---|\n| `mask` | a |\n")
     text = tree(seeds=(0,)).build(readings=file)
     assert "<h3>sparse</h3>" in text
+    assert '<td data-label="default">a</td>' in text
     assert "<code>mask</code>" in text
+
+
+def test_readings_link_to_no_file(tree: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "readings.md"
+    file.write_text("# Readings\n\n[*rows*](papers/a.csv), [there](#scorecard), [web](https://example.org/x)\n")
+    text = tree(seeds=(0,)).build(readings=file)
+    links = Page(text).links
+    assert "<p><em>rows</em>, <a" in text
+    assert {"#scorecard", "https://example.org/x"} <= set(links)
+    assert not [link for link in links if "papers/" in link]
+
+
+def test_code_of_readings_breaks_between_words(tree: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "readings.md"
+    file.write_text("`model.mask_grouping` and `a_<b>`\n")
+    text = tree(seeds=(0,)).build(readings=file)
+    assert "<code>model.<wbr>mask_<wbr>grouping</code>" in text
+    assert "<code>a_<wbr>&lt;b&gt;</code>" in text
+
+
+def test_tables_show_numbers_as_their_markdown_does(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.papers / "table-1.csv").write_text("algorithm,ours,published\nA,9.72222,\nB,90,1234.5\n")
+    assert "9.72222" in results.build()
+    rows = "| algorithm | ours | published |\n| --- | --- | --- |\n| A | 9.72 |  |\n| B | 90.00 | 1,234.50 |\n"
+    (results.papers / "table-1.md").write_text(f"**T**\n\nC.\n\n{rows}")
+    text = results.build()
+    assert '<td>A</td><td class="number">9.72</td><td class="number"></td>' in text
+    assert '<td>B</td><td class="number">90.00</td><td class="number">1,234.50</td>' in text
+    assert "9.72222" not in text
+
+
+def test_a_table_beside_another_markdown_stays_as_it_was_saved(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    (results.papers / "table-1.csv").write_text("algorithm,ours\nA,9.72222\n")
+    (results.papers / "table-1.md").write_text("| algorithm |\n| --- |\n| A |\n")
+    assert "9.72222" in results.build()
+
+
+def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    text = results.build()
+    cells = re.findall(r'data-label="Published">(.*?)</td>', text)
+    assert "73.13 (our limit: at least 36.5)" in cells
+    assert "3 (our limit: 2.5 to 3.5)" in cells
+    assert "SUPCAPS &lt; Unmasked" in cells
+    assert not [cell for cell in cells if "sparsecaps" in cell]
+
+
+@pytest.mark.parametrize(("scale", "profile"), [("smoke", "smoke"), ("desk", "local")])
+def test_the_command_that_made_it(tree: Callable[..., Any], scale: str, profile: str) -> None:
+    text = tree(scale, seeds=(0,)).build()
+    assert f"<code>snakemake --profile profiles/{profile} --config scale={scale}</code>" in text
+
+
+def test_narrow_screens_get_the_short_name(tree: Callable[..., Any]) -> None:
+    assert '</span><span class="short">sparse</span></a>' in tree(seeds=(0,)).build()
 
 
 def test_large_data_is_linked(tree: Callable[..., Any]) -> None:
@@ -225,6 +283,20 @@ def test_drawings() -> None:
     assert charts.curves([[(0, float("nan"))]], "nothing") == ""
     assert charts.curves([[(1, 0.0), (2, -1.0)]], "negative").count("<polyline") == 1
     assert charts.curves([[(0, 5.0)]], "one point").count("<polyline") == 1
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        ((2.5, 0.81), ("2.5", "0.81")),
+        ((2.30258, 2.29871), ("2.303", "2.299")),
+        ((2.302585, 2.302581), ("2.30259", "2.30258")),
+        ((5.0, 5.0), ("", "5")),
+    ],
+)
+def test_the_ends_of_an_axis_are_told_apart(losses: tuple[float, float], ends: tuple[str, str]) -> None:
+    drawing = charts.curves([list(enumerate(losses))], "loss")
+    assert tuple(re.findall(r'text-anchor="end">([^<s]*)</text>', drawing)) == ends
 
 
 def test_thinning_keeps_both_ends() -> None:

@@ -17,7 +17,16 @@ from recaps.errors import UserError
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
 from recaps.report.measured import COLUMNS, read_metrics, read_records
-from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, VERDICTS
+from recaps.report.verdicts import (
+    DIRECTION,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    STAND_IN,
+    VERDICTS,
+    format_value,
+    readable,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -100,6 +109,48 @@ def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdi
     claim = number("a", published=95.0, beside=other.id)
     assert judge(claim, rows("a", ours), rows("b", beside), others=[other])["verdict"] == verdict
     assert judge(claim, rows("a", ours), others=[other])["verdict"] == NOT_REPRODUCED
+
+
+def test_counts_are_numbers_for_programs() -> None:
+    steps = [rows(name, values, unit="count", n=0) for name, values in (("a", [600.0]), ("b", [1000.0]))]
+    card = judge(number("b", published=86000, tolerance=90000, unit="count"), steps[1])
+    assert (card["ours"], card["published"]) == ("1000", "86000")
+    assert scorecard.values(pd.DataFrame([card])) == {"toy/table-1/b": 1000}
+    assert judge(ordering("b", "a", unit="count"), *steps)["ours"] == "1000 > 600"
+    assert judge(bound(at_most=29999, unit="count"), steps[0])["ours"] == "600"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (6928.0, "count", "6,928"),
+        (633.3333, "count", "633"),
+        (3.0, "count", "3"),
+        (2.97, "count", "2.97"),
+        (0.0514, "fraction", "0.051"),
+        (1234.5, "squared error", "1234.50"),
+    ],
+)
+def test_values_for_readers(value: float, unit: str, text: str) -> None:
+    assert format_value(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "shown"),
+    [
+        ("at most 29999", "count", "at most 29,999"),
+        ("600 < 1000", "count", "600 < 1,000"),
+        ("3, at least 2.5, at most 3.5", "count", "3 (our limit: 2.5 to 3.5)"),
+        ("-0.02, at least -0.2, at most 0.2", "percent", "-0.02 (our limit: -0.2 to 0.2)"),
+        ("73.13, at least 36.5", "percent", "73.13 (our limit: at least 36.5)"),
+        ("at least 0.05, at most 0.95", "fraction", "0.05 to 0.95"),
+        ("at most 0.8", "ratio", "at most 0.8"),
+        ("9.17, 14.17", "percent", "9.17, 14.17"),
+        ("90 ± 0.5", "percent", "90 ± 0.5"),
+    ],
+)
+def test_texts_for_readers(text: str, unit: str, shown: str) -> None:
+    assert readable(text, unit) == shown
 
 
 def test_one_seed_gives_no_interval_and_says_so() -> None:
