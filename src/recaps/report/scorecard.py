@@ -240,11 +240,9 @@ def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | N
 def _markdown_row(row: pd.Series) -> str:
     interval = interval_text(row)
     interval = f"gap {interval}" if interval and row["kind"] == "ordering" else interval
-    ours = readable(row["ours"], row["unit"]) + (
-        "" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}"
-    )
+    published, ours = (readable(row[column], row["unit"]) for column in ("published", "ours"))
+    ours += "" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}"
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
-    published = readable(row["published"], row["unit"])
     cells = [row["where"], statement, published, ours, interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
