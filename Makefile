@@ -88,9 +88,9 @@ format: environment ## Rewrite in the project's style
 
 bench: environment ## Speed of each model: step time, images/s, share of the machine's peak, memory; and Snakemake's start
 	@$(BIN)/python -m recaps.bench
-	@TIMEFORMAT="snakemake -n, scale paper: %R s, %U s of processor time"; \
-		time $(BIN)/snakemake --profile profiles/local -n --config scale=paper > /dev/null 2>&1
-	@TIMEFORMAT="snakemake -n, scale smoke: %R s, %U s of processor time"; \
+	@TIMEFORMAT="snakemake --profile slurm -n, scale paper: %R s, %U s of processor time"; \
+		time $(BIN)/snakemake --profile slurm -n --config scale=paper device=cuda > /dev/null 2>&1
+	@TIMEFORMAT="snakemake --profile profiles/smoke -n: %R s, %U s of processor time"; \
 		time $(BIN)/snakemake --profile profiles/smoke -n > /dev/null 2>&1
 
 estimate: environment ## Jobs, GPU-hours and storage of each paper (make estimate GPU="NVIDIA H200" SCALE=paper)

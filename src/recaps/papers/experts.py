@@ -26,7 +26,7 @@ from recaps.evaluation.samples import (
 )
 from recaps.npz import Array
 from recaps.papers.measures import class_means, correlation, first_of_each, selectivity, squared_error, usage
-from recaps.papers.parts import FASHION, mosaic, mosaic_centres, mosaic_rows, plain_numbers, style
+from recaps.papers.parts import FASHION, mosaic, mosaic_rows, plain_numbers, style, tick_columns
 from recaps.papers.results import MetricRow, Results, head_metrics, mean_row, metric_rows
 
 if TYPE_CHECKING:
@@ -499,7 +499,7 @@ def _brightness(pictures: Array) -> pd.DataFrame:
 def _draw_samples(axis: Axes, pictures: Array) -> None:
     """Samples [n, J, C, H, W], a row for each, the capsule's number below each column."""
     mosaic(axis, _flat(pictures)[:, 0], pictures.shape[1], "gray", 0, 1)
-    _tick_columns(axis, [str(capsule) for capsule in range(pictures.shape[1])], pictures.shape[-1])
+    tick_columns(axis, [str(capsule) for capsule in range(pictures.shape[1])], pictures.shape[-1])
 
 
 def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
@@ -509,11 +509,6 @@ def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
     for start in range(0, len(samples), columns):
         rows += [("x", samples[start : start + columns, 0]), ("−x", opposites[start : start + columns, 0])]
     mosaic_rows(axis, rows, columns)
-
-
-def _tick_columns(axis: Axes, labels: Sequence[str], width: int) -> None:
-    axis.set_xticks(mosaic_centres(len(labels), width), labels)
-    axis.tick_params(length=0, pad=1, labelsize=7)
 
 
 #: Centres of the columns of figure 1 and of its two rows, width and height of its boxes, in inches.

@@ -15,6 +15,9 @@ from matplotlib.ticker import AutoLocator, FuncFormatter, Locator, LogLocator, M
 from recaps.config.training import Training
 from recaps.npz import Array
 
+#: Pixels between two pictures.
+GAP = 2
+
 #: Classes of Fashion-MNIST, by label.
 FASHION = (
     "T-shirt/top",
@@ -40,10 +43,9 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
         return
     height, width = pictures[0].shape
     rows = -(-len(pictures) // columns)
-    gap = 2
-    canvas = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap), np.nan)
+    canvas = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP), np.nan)
     for i, picture in enumerate(pictures):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        top, left = i // columns * (height + GAP), i % columns * (width + GAP)
         canvas[top : top + height, left : left + width] = picture
     palette = plt.get_cmap(colours).with_extremes(bad="white")
     axis.imshow(canvas, cmap=palette, vmin=low, vmax=high)
@@ -58,9 +60,15 @@ def mosaic_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> 
     axis.tick_params(length=0)
 
 
+def tick_columns(axis: Axes, labels: Sequence[str], width: int) -> None:
+    """Label the columns of a mosaic."""
+    axis.set_xticks(mosaic_centres(len(labels), width), labels)
+    axis.tick_params(length=0, pad=1, labelsize=7)
+
+
 def mosaic_centres(count: int, side: int) -> Array:
     """Where the middles of a mosaic's rows or columns are."""
-    return (side + 2) * np.arange(count) + (side - 1) / 2
+    return (side + GAP) * np.arange(count) + (side - 1) / 2
 
 
 def style(place: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.templates import Agreement, Fits, affine_fits, same_template
 from recaps.npz import Array
 from recaps.papers.measures import first_of_each
-from recaps.papers.parts import style
+from recaps.papers.parts import GAP, mosaic_centres, style, tick_columns
 from recaps.papers.results import MetricRow, Results, deviation, head_metrics, mean_row, metric_rows
 
 #: Degrees that digits are rotated by at most, to either side.
@@ -136,7 +136,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, (left, right) = plt.subplots(1, 2, figsize=(9.2, 2.9), width_ratios=(1.75, 1))
     arrays = {"digit": "images", "amortised": "chain", "free-form": "chain_free"}
     _draw_rows(left, [(label, probe[name][:, 0]) for label, name in arrays.items()])
-    _tick_columns(left, [f"{angle:g}°" for angle in angles], probe["images"].shape[-1])
+    tick_columns(left, [f"{angle:g}°" for angle in angles], probe["images"].shape[-1])
     frames = []
     errors = {name: _squared_error(probe[name], probe["images"]) for name in ("chain", "chain_free")}
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(angles)))
@@ -192,7 +192,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
         image = int((probe["labels"] == TWO).argmax())  # the first of all where there is none
         owner, chain = probe["owner"][:, image], probe["chain"][:, image, 0]
         _draw_rows(axis, [("digit", probe["images"][:, image, 0]), ("templates", coloured(chain, owner))])
-        _tick_columns(axis, [f"{angle:g}°" for angle in probe["angles"]], owner.shape[-1])
+        tick_columns(axis, [f"{angle:g}°" for angle in probe["angles"]], owner.shape[-1])
         axis.set_title(results.paper.variants[variant].title)
         for angle, seen, picture in zip(probe["angles"], owner, probe["images"][:, image, 0], strict=True):
             owners, counts = np.unique(seen[picture > INK], return_counts=True)
@@ -210,7 +210,7 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
     owners = np.broadcast_to(np.arange(n)[:, None, None], (n, *shown.shape[2:]))
     pictures = {"seen": coloured(shown[:, 0], owners), "template": probe["templates"][:, 0]}
     _draw_rows(axis, [*pictures.items(), ("alpha", probe["alphas"][:, 0])])
-    _tick_columns(axis, [str(place) for place in range(n)], shown.shape[-1])
+    tick_columns(axis, [str(place) for place in range(n)], shown.shape[-1])
     means = {"mean_template": probe["templates"].mean((1, 2, 3)), "mean_alpha": probe["alphas"].mean((1, 2, 3))}
     return drawing, pd.DataFrame({"template": range(n)} | means).assign(variant=PLAIN)
 
@@ -236,7 +236,7 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
                 frames.append((variant, label, int(image), int(probe["labels"][image]), turn, float(share)))
         _draw_rows(axis, rows)
         columns = [f"{above}\n{below}" for above, below in zip(*ticks, strict=True)]
-        _tick_columns(axis, columns, probe["owner"].shape[-1])
+        tick_columns(axis, columns, probe["owner"].shape[-1])
         axis.set_title(results.paper.variants[variant].title)
     names = ["variant", "turns", "image", "label", "degrees", "same_template"]
     return drawing, pd.DataFrame(frames, columns=names)
@@ -485,7 +485,7 @@ def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:
             canvas[top : top + height, left : left + width] = np.clip(shades, 0, 1)
     axis.imshow(canvas)
     axis.set_xticks([])
-    axis.set_yticks(_centres(len(rows), height), [label for label, _ in rows])
+    axis.set_yticks(mosaic_centres(len(rows), height), [label for label, _ in rows])
     axis.tick_params(length=0)
 
 
@@ -497,22 +497,8 @@ def _draw_nearest(axis: Axes, shown: Array, fits: Fits) -> pd.DataFrame:
     rows = [("template", shown[order, 0]), ("nearest", shown[nearest[order], 0]), ("mapped", mapped)]
     _draw_rows(axis, rows)
     labels = [f"{each}, {nearest[each]}\n{distances[each]:.2f}" for each in order]
-    _tick_columns(axis, labels, shown.shape[-1])
+    tick_columns(axis, labels, shown.shape[-1])
     return pd.DataFrame({"template": order, "nearest": nearest[order], "value": distances[order]})
-
-
-#: Pixels between two pictures.
-GAP = 2
-
-
-def _tick_columns(axis: Axes, labels: Sequence[str], width: int) -> None:
-    axis.set_xticks(_centres(len(labels), width), labels)
-    axis.tick_params(length=0, pad=1, labelsize=7)
-
-
-def _centres(count: int, side: int) -> Array:
-    """Where the middles of rows or columns of pictures are."""
-    return (side + GAP) * np.arange(count) + (side - 1) / 2
 
 
 TABLES = {"table-1": table_1, "table-2": table_2}

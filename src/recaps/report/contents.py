@@ -59,24 +59,25 @@ class Figure:
 
 
 def read_table(folder: Path, name: str, output: Output) -> Table | None:
-    """Return a table as it was saved, or None where there is none."""
+    """Return a table, rounded as its Markdown is, or None where there is none."""
     file = folder / f"{name}.csv"
     if not file.exists():
         return None
-    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    lines = file.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    columns, _, *rows = (line[2:-2].split(" | ") for line in lines if line.startswith("| "))
     return Table(
         name=name,
         output=output,
-        columns=[str(column) for column in frame.columns],
-        rows=frame.to_numpy().tolist(),
-        numeric=[_is_numeric(frame[column]) for column in frame.columns],
+        columns=columns,
+        rows=rows,
+        numeric=[_is_numeric([row[place] for row in rows]) for place in range(len(columns))],
         data=_link(file, f"papers/{folder.name}/{file.name}"),
     )
 
 
-def _is_numeric(column: pd.Series) -> bool:
+def _is_numeric(column: Sequence[str]) -> bool:
     """Whether every filled cell starts with a number, as in `90.12`, `99 %`, `97.2 ± 0.1`."""
-    filled = [str(cell) for cell in column if str(cell).strip()]
+    filled = [cell for cell in column if cell.strip()]
     return bool(filled) and all(cell.lstrip("<>≥≤±-+ ")[:1].isdigit() for cell in filled)
 
 

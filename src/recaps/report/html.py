@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,7 @@ def _command(project: Project) -> str:
 def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Section:
     paper = project.papers[name]
     folder = root / "papers" / name
-    tables = [
-        _rounded(table, folder) for key, output in paper.tables.items() if (table := read_table(folder, key, output))
-    ]
+    tables = [table for key, output in paper.tables.items() if (table := read_table(folder, key, output))]
     figures = [figure for key, output in paper.figures.items() if (figure := read_figure(folder, key, output))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
     runs = {variant: read_runs(project, name, variant, root) for variant in paper.variants}
@@ -118,15 +116,6 @@ def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Sec
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(paper, folder),
     )
-
-
-def _rounded(table: Table, folder: Path) -> Table:
-    """The table with its numbers as its Markdown file has them."""
-    file = folder / f"{table.name}.md"
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][2:]
-    same = [len(row) for row in rows] == [len(row) for row in table.rows]
-    return replace(table, rows=rows) if same else table
 
 
 def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:

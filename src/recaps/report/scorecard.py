@@ -185,7 +185,7 @@ def _trained(run: Record) -> str:
 
 
 def published_text(claim: Claim) -> str:
-    """What the paper states, in a few characters: `90.12`, `90.12 > 79 > 66`, `at least 0.02`."""
+    """What the paper states, in a few characters: `90.12`, `90.12 > 79 > 66`, `3 (our limit: 2.5 to 3.5)`."""
     if isinstance(claim, Number):
         return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
     if isinstance(claim, Ordering):
@@ -195,12 +195,11 @@ def published_text(claim: Claim) -> str:
         variants = [measure.variant for measure in claim.measures]
         distinct = len(set(variants)) > 1
         return mark.join(variants if distinct else [measure.metric for measure in claim.measures])
-    limits = [
-        *([f"at least {claim.at_least:g}"] if claim.at_least is not None else []),
-        *([f"at most {claim.at_most:g}"] if claim.at_most is not None else []),
-    ]
-    printed = f"{claim.published:g}, " if claim.published is not None else ""
-    return printed + ", ".join(limits)
+    if claim.at_least is not None and claim.at_most is not None:
+        limit = f"{claim.at_least:g} to {claim.at_most:g}"
+    else:
+        limit = f"at most {claim.at_most:g}" if claim.at_least is None else f"at least {claim.at_least:g}"
+    return limit if claim.published is None else f"{claim.published:g} (our limit: {limit})"
 
 
 def counts(card: pd.DataFrame) -> dict[str, int]:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from recaps.config.load import Project, load
+from recaps.papers.draw import markdown
 from recaps.report import html, scorecard
 
 REPOSITORY = Path(__file__).parents[3]
@@ -99,7 +100,7 @@ class Tree:
             frame = pd.DataFrame({"algorithm": ["SPARSECAPS <b>", "Unmasked"], "published": ["90.12", "60.63"]})
             frame["ours"] = ["84.20 ± 0.30", "74.50 ± 0.40"]
             frame.to_csv(self.papers / f"{name}.csv", index=False)
-            (self.papers / f"{name}.md").write_text("| a |\n")
+            (self.papers / f"{name}.md").write_text(f"**Title**\n\nCaption.\n\n{markdown(frame)}")
             (self.papers / f"{name}.tex").write_text("a")
         for name in paper.figures:
             (self.papers / f"{name}.png").write_bytes(PIXEL)

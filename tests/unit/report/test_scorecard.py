@@ -140,10 +140,7 @@ def test_values_for_readers(value: float, unit: str, text: str) -> None:
     [
         ("at most 29999", "count", "at most 29,999"),
         ("600 < 1000", "count", "600 < 1,000"),
-        ("3, at least 2.5, at most 3.5", "count", "3 (our limit: 2.5 to 3.5)"),
-        ("-0.02, at least -0.2, at most 0.2", "percent", "-0.02 (our limit: -0.2 to 0.2)"),
-        ("73.13, at least 36.5", "percent", "73.13 (our limit: at least 36.5)"),
-        ("at least 0.05, at most 0.95", "fraction", "0.05 to 0.95"),
+        ("30000 (our limit: 25000 to 35000.5)", "count", "30,000 (our limit: 25,000 to 35,000.5)"),
         ("at most 0.8", "ratio", "at most 0.8"),
         ("9.17, 14.17", "percent", "9.17, 14.17"),
         ("90 ± 0.5", "percent", "90 ± 0.5"),
@@ -151,6 +148,21 @@ def test_values_for_readers(value: float, unit: str, text: str) -> None:
 )
 def test_texts_for_readers(text: str, unit: str, shown: str) -> None:
     assert readable(text, unit) == shown
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"at_least": 2.5, "at_most": 3.5, "published": 3}, "3 (our limit: 2.5 to 3.5)"),
+        ({"at_least": -0.2, "at_most": 0.2, "published": -0.02}, "-0.02 (our limit: -0.2 to 0.2)"),
+        ({"at_least": 36.5, "published": 73.13}, "73.13 (our limit: at least 36.5)"),
+        ({"at_least": 0.05, "at_most": 0.95}, "0.05 to 0.95"),
+        ({"at_least": 0, "published": 0.5}, "0.5 (our limit: at least 0)"),
+        ({"at_most": 0}, "at most 0"),
+    ],
+)
+def test_our_limits_stand_apart_from_what_the_paper_states(limits: dict[str, float], text: str) -> None:
+    assert scorecard.published_text(bound(**limits)) == text
 
 
 def test_one_seed_gives_no_interval_and_says_so() -> None:
@@ -228,7 +240,7 @@ def test_bounds(values: list[float], limits: dict[str, float], verdict: str) -> 
 def test_a_bound_on_a_difference() -> None:
     claim = bound(minus=measure("b"), at_least=20, published=30)
     row = judge(claim, rows("a", [80.0, 80.2]), rows("b", [50.0, 50.4]))
-    assert (row["ours"], row["published"], row["verdict"]) == ("29.90", "30, at least 20", REPRODUCED)
+    assert (row["ours"], row["published"], row["verdict"]) == ("29.90", "30 (our limit: at least 20)", REPRODUCED)
     assert row["difference"] == pytest.approx(9.9)
 
 
