@@ -133,7 +133,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Rotated 2s, what amortised and free-form inference make of them, and the bound along the optimisation."""
     probe, average = results.probe(PLAIN, "free-form-rotations"), results.probe(PLAIN, "free-form")
     angles = probe["angles"]
-    drawing, (left, right) = plt.subplots(1, 2, figsize=(9.2, 2.9), width_ratios=(1.75, 1))
+    drawing, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.4), width_ratios=(1.75, 1))
     arrays = {"digit": "images", "amortised": "chain", "free-form": "chain_free"}
     _draw_rows(left, [(label, probe[name][:, 0]) for label, name in arrays.items()])
     tick_columns(left, [f"{angle:g}°" for angle in angles], probe["images"].shape[-1])
@@ -151,7 +151,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     right.plot(average["steps"], mean, color="black", linestyle="--", marker="", label=label)
     frames.append(pd.DataFrame({"step": average["steps"], "bound": mean}).assign(image=label))
     right.set(xlabel="step of the optimisation", ylabel="bound, nats")
-    right.legend(loc="lower right", fontsize=6.5, ncols=2)
+    right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=6.5, ncols=3)
     columns = ["image", "step", "bound", "squared_error_amortised", "squared_error_free_form"]
     return drawing, pd.concat(frames)[columns]
 
