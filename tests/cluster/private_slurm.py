@@ -40,8 +40,9 @@ PREFIX = "recaps-slurm-"
 ENDED = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 
 # More cores and memory than there are, so that jobs that ask for as much as on a real cluster are accepted. Waits are
-# short: cred_expire is also the wait of a requeued job, KillWait lies between TERM and KILL. What cannot be changed:
-# the controller looks at time limits and grace times only about every half minute.
+# short: cred_expire is also the wait of a requeued job. KillWait, between TERM and KILL, is Slurm's own: on a busy
+# machine a checkpoint takes seconds. What cannot be changed: the controller looks at time limits and grace times only
+# about every half minute.
 CONFIGURATION = """\
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -67,7 +68,7 @@ SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
 DefMemPerCPU=1000
 MinJobAge=300
-KillWait=5
+KillWait=30
 MessageTimeout=5
 SlurmdTimeout=10
 ReturnToService=2
@@ -109,7 +110,7 @@ def why_not(etc: Path = ETC) -> str | None:
 
 
 @contextmanager
-def private_slurm(grace: int = 5, more: str = "") -> Iterator[Slurm]:
+def private_slurm(grace: int = 30, more: str = "") -> Iterator[Slurm]:
     """A running Slurm; `grace`: seconds between a preempted job's TERM and its end; `more`: lines for slurm.conf."""
     if reason := why_not():
         raise RuntimeError(reason)

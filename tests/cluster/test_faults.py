@@ -67,7 +67,9 @@ def test_preempted(trainings: Trainings) -> None:
     told = trainings.told()
     # An urgent job takes a whole node, so a neighbour of the struck training is struck with it, at times once more.
     assert all(trainings.interruptions(seed) >= 1 for seed in range(3)), told
-    assert all(f"seed-{seed}: stopped at step" in told for seed in range(3)), "there was time to save the state"
+    assert all(f"seed-{seed}: stopped at step" in told for seed in range(3)), (
+        f"there was time to save the state\n{told}"
+    )
     assert "is PREEMPTED, and was not put back" in told, "the plugin alone would wait for ever"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +35,15 @@ def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None
     assert not [line for line in lines if line.startswith("  cifar")]
     assert main(command) == 0
     assert "could not be had" not in capsys.readouterr().out
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "recaps", "list", "--config", str(CONFIG)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        assert listing.stdout
+        assert listing.stderr
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
 
 
 def test_a_variant_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

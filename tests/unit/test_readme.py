@@ -1,8 +1,10 @@
-"""README and docs show what was published, and nothing else."""
+"""README and docs show what was published, and nothing else; and what was published can be traced to its code."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,21 @@ def test_every_local_link_and_picture_exists(root: Path) -> None:
     for page in (root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_published_runs_name_commits_of_this_history(root: Path) -> None:
+    git = ["git", "-C", str(root)]
+    if not (root / ".git").exists() or _says(*git, "rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("needs a clone with its history")
+    history = set(_says(*git, "rev-list", "HEAD").split())
+    made = {file: json.loads(file.read_text(encoding="utf-8")) for file in (root / "results/published").rglob("*.json")}
+    commits = {
+        file.relative_to(root).as_posix(): about["git"]["commit"] for file, about in made.items() if "git" in about
+    }
+    assert commits
+    lost = {file: commit for file, commit in commits.items() if commit not in history}
+    assert not lost, "train these again from a commit that stays, and publish them"
+
+
+def _says(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
