@@ -6,6 +6,7 @@ The files are the workflow's own: what was made here, it takes over, unfinished 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         values |= {"without": options.without} if options.without is not None else {}
         project = load(values, options.config)
         if options.command == "list":
-            print(_listing(project))
-            return 0
+            return _print(_listing(project))
         plan = Plan(project, Path.cwd())
         check(Path(plan.results, plan.scale))
         return _run(plan, options)
@@ -51,6 +51,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--without", nargs="*", help="data sets that cannot be had, instead of config.yaml's")
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
     return parser
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # who reads has seen enough, as in `python -m recaps list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it leaves
+    return 0
 
 
 def _listing(project: Project) -> str:

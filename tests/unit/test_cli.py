@@ -44,6 +44,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
         assert listing.stderr
         listing.stdout.close()
         assert listing.stderr.read() == b""
+    assert listing.returncode == 0
 
 
 def test_a_variant_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

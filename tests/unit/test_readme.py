@@ -60,6 +60,7 @@ def test_published_runs_name_commits_of_this_history(root: Path) -> None:
         file.relative_to(root).as_posix(): about["git"]["commit"] for file, about in made.items() if "git" in about
     }
     assert commits
+    assert not [file for file, about in made.items() if "git" in about and about["git"]["dirty"]]
     lost = {file: commit for file, commit in commits.items() if commit not in history}
     assert not lost, "train these again from a commit that stays, and publish them"
 
