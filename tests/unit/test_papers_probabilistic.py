@@ -388,7 +388,7 @@ def test_table_2_shows_means_of_the_metrics(results: Results, table: pd.DataFram
     assert list(published["model"]) == ["Capsules"]
     sizes = shown.set_index(["finding", "model"])["n"]
     assert sizes["Gain by free-form inference", "Capsules"] == 40
-    assert math.isnan(sizes["Parameters of the VAE's decoder", "VAE"])
+    assert sizes["Parameters of the VAE's decoder", "VAE"] is pd.NA
 
 
 def test_table_3_sets_readings_below_the_published_numbers(results: Results, table: pd.DataFrame) -> None:

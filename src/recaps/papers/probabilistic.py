@@ -144,9 +144,9 @@ def table_2(results: Results) -> pd.DataFrame:
                 row: dict[str, object] = {"finding": label, "model": results.paper.variants[variant].title}
                 row |= {"value": values.mean(), "sd": deviation(values), "unit": found["unit"].iloc[0]}
                 row |= {"published": results.published.get(PUBLISHED.get((variant, metric), ""))}
-                row |= {"measured on": found["measured_on"].iloc[0], "n": int(found["n"].iloc[0]) or None}
+                row |= {"measured on": found["measured_on"].iloc[0], "n": int(found["n"].iloc[0]) or pd.NA}
                 rows.append(row | {"seeds": len(values)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"n": "Int64"})  # no number of images tells some of them
 
 
 def table_3(results: Results) -> pd.DataFrame:
