@@ -9,7 +9,8 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 from recaps.report.cost import summary
-from recaps.workflow.plan import DATASET_FILES, growing, start
+from recaps.workflow.layout import DATASET_FILES
+from recaps.workflow.plan import growing, start
 
 min_version("9.27")
 

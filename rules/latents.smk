@@ -45,7 +45,7 @@ rule read_probe:
         mem_mb=growing(8000),
         runtime=growing(30),
     params:
-        code=plan.family_code("read_probe"),
+        code=plan.probe_code,
         images=plan.probe_images,
     message:
         "Probe {wildcards.probe} of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"

@@ -4,13 +4,11 @@
 localrules:
     draw_table,
     draw_figure,
-    collect_metrics,
 
 
 rule draw_table:
     input:
-        claims=plan.claims,
-        results=plan.table_inputs,
+        plan.table_inputs,
     output:
         csv=report(
             "<paper>/{table}.csv",
@@ -26,8 +24,9 @@ rule draw_table:
     conda:
         "../envs/recaps.yaml"
     params:
-        code=plan.paper_code("draw_table"),
+        code=plan.paper_code("draw_table", "tables"),
         project=plan.settings,
+        printed=plan.printed,
         caption=plan.table_caption,
     message:
         "Table {wildcards.table} of {wildcards.paper}"
@@ -37,8 +36,7 @@ rule draw_table:
 
 rule draw_figure:
     input:
-        claims=plan.claims,
-        results=plan.figure_inputs,
+        plan.figure_inputs,
     output:
         pdf="<paper>/{figure}.pdf",
         png=report(
@@ -54,8 +52,9 @@ rule draw_figure:
     conda:
         "../envs/recaps.yaml"
     params:
-        code=plan.paper_code("draw_figure"),
+        code=plan.paper_code("draw_figure", "figures"),
         project=plan.settings,
+        printed=plan.printed,
         caption=plan.figure_caption,
     message:
         "Figure {wildcards.figure} of {wildcards.paper}"
@@ -65,17 +64,24 @@ rule draw_figure:
 
 rule collect_metrics:
     input:
-        claims=plan.claims,
-        results=plan.metrics_inputs,
+        plan.metrics_inputs,
     output:
         metrics="<paper>/metrics.csv",
+        arrays="<paper>/metrics.npz",
     log:
         "<logs>/collect_metrics/{paper}.log",
+    benchmark:
+        "<benchmarks>/collect_metrics/{paper}.tsv"
     conda:
         "../envs/recaps.yaml"
+    threads: 2
+    resources:
+        mem_mb=growing(8000),
+        runtime=growing(120),
     params:
-        code=plan.paper_code("collect_metrics"),
+        code=plan.paper_code("collect_metrics", "metrics"),
         project=plan.settings,
+        printed={},
     message:
         "Metrics of {wildcards.paper}"
     script:

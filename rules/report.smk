@@ -8,7 +8,7 @@ localrules:
 
 rule score_claims:
     input:
-        claims=plan.claims,
+        claims=plan.claims(),
         metrics=plan.metrics(),
         records=plan.records(),
     output:
@@ -42,7 +42,6 @@ rule score_claims:
 
 rule build_report:
     input:
-        claims=plan.claims,
         scorecard=plan.scorecard(),
         tables=plan.tables(),
         figures=plan.figures(),

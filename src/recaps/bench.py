@@ -37,7 +37,7 @@ from recaps.models.model import Batch, Model
 from recaps.step_times import OWN, TENSORS, StepTime, image_shape, work_of
 from recaps.training import device as devices
 from recaps.training.batches import Batches
-from recaps.training.samples import samples
+from recaps.training.images import samples
 
 GIGA = 1e9
 #: Families that have compiled code on a CPU where a GPU runs tensor operations, and the modules that choose.

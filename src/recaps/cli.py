@@ -15,7 +15,9 @@ from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
 from recaps.receipts import check, receipt
-from recaps.workflow.plan import RUN_FILES, Plan, head_file, latents_file, probe_file
+from recaps.workflow import layout
+from recaps.workflow.layout import RUN_FILES
+from recaps.workflow.plan import Plan
 
 RUN_HELP = "train and evaluate variants; timings, tables and figures are left to the workflow"
 
@@ -138,14 +140,14 @@ class Run:
         from recaps.evaluation.probes import probe
 
         for name in map(self.plan.project.resolve, self.variant.latents):
-            if _missing(out := self.folder / latents_file(name)):
+            if _missing(out := layout.latents(self.folder, name)):
                 dataset, split = name.split("/")
                 limit = self.plan.limit(self._wildcards(dataset=dataset, split=split))
                 folder = self._prepared(self.plan.dataset_files(name))
                 with receipt([out]):
                     extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
         for name, images in self.variant.probes.items():
-            if _missing(out := self.folder / probe_file(name)):
+            if _missing(out := layout.probe(self.folder, name)):
                 folder = self._prepared(self.plan.test_set(self._wildcards()))
                 with receipt([out]):
                     probe(self.folder, folder, out, name=name, images=images, device=self.device, threads=self.threads)
@@ -157,7 +159,7 @@ class Run:
         for head, protocols in self.variant.heads.items():
             for name in protocols:
                 names = self._wildcards(head=head, protocol=name)
-                if _missing(out := self.folder / head_file(head, name)):
+                if _missing(out := layout.head(self.folder, head, name)):
                     protocol = self.plan.protocol(names)
                     files = self.plan.head_latents(names).items()
                     latents = {protocol[role]["set"]: Path(file) for role, file in files}

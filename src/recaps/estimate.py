@@ -31,8 +31,9 @@ from recaps.models.model import Model
 from recaps.step_times import OWN, TENSORS, StepTime, work_of
 from recaps.training import device as devices
 from recaps.training.batches import Batches
-from recaps.training.samples import samples
-from recaps.workflow.plan import FIGURE_FORMATS, TABLE_FORMATS, Plan
+from recaps.training.images import samples
+from recaps.workflow.layout import FIGURE_FORMATS, TABLE_FORMATS
+from recaps.workflow.plan import Plan
 
 CPU = torch.device("cpu")
 #: Assumed: seconds that Python, PyTorch and the driver need to start one tensor operation on a GPU.

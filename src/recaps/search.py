@@ -31,9 +31,9 @@ from recaps.evaluation.latents import of_samples
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
+from recaps.training.images import samples
 from recaps.training.loop import fit
 from recaps.training.run import fresh_model
-from recaps.training.samples import samples
 
 
 def main(arguments: list[str] | None = None) -> int:

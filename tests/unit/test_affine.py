@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recaps.nn.affine import SMALLEST, compose, inverse, rotated, sampled, warp
+from recaps.nn.poses import SMALLEST, compose, inverse, rotated, sampled, warp
 from recaps.nn.attentive_pooling import AttentivePooling
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape
 from recaps.training.randomness import batch_indices, generator
-from recaps.training.samples import Pairs, Samples, drawn, samples
+from recaps.training.images import Pairs, Samples, drawn, samples
 
 pytestmark = pytest.mark.unit
 

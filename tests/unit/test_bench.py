@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recaps import bench, step_times
-from recaps.config.models.sparsecaps import Options
+from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.config.training import Training
 from recaps.models import build
 
@@ -19,7 +19,7 @@ CONFIG = str(Path(__file__).parents[2] / "config")
 
 
 def test_operations_are_those_of_the_equations() -> None:
-    options = Options(learning="dense", capsules=4, conv_channels=8, primary_types=2, decoder=(16,))
+    options = SparseCapsOptions(learning="dense", capsules=4, conv_channels=8, primary_types=2, decoder=(16,))
     model = build(options, (1, 28, 28), 10)
     model.configure(Training())
     images = 3

@@ -8,13 +8,13 @@ import pytest
 import reference
 import torch
 
-from recaps.config.models import FAMILIES
-from recaps.config.models.sparsecaps import Options
+from recaps.config.families import families
+from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.network import CapsuleNetwork
-from recaps.models.sparsecaps import Boosting, SparseCaps
+from recaps.papers.sparse.sparsecaps import Boosting, SparseCaps
 from recaps.models.supcaps import SupCaps
 
 pytestmark = pytest.mark.unit
@@ -25,14 +25,14 @@ SMALL: dict[str, Any] = {"conv_channels": 8, "primary_types": 4, "capsule_dim": 
 
 def supervised(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> SupCaps:
     torch.manual_seed(0)
-    built = build(FAMILIES["supcaps"](**(SMALL | options)), shape, 10)
+    built = build(families()["supcaps"](**(SMALL | options)), shape, 10)
     assert isinstance(built, SupCaps)
     return built
 
 
 def model(shape: tuple[int, int, int] = (1, 20, 20), **options: Any) -> SparseCaps:
     torch.manual_seed(0)
-    built = build(Options(**(SMALL | options)), shape, 10)
+    built = build(SparseCapsOptions(**(SMALL | options)), shape, 10)
     assert isinstance(built, SparseCaps)
     return built
 
@@ -43,15 +43,17 @@ def parameters(options: Any, shape: tuple[int, int, int]) -> int:
 
 
 def test_supcaps_has_the_published_number_of_parameters() -> None:
-    assert parameters(FAMILIES["supcaps"](), MNIST) == 8_215_728
-    assert parameters(FAMILIES["supcaps"](decoder=None), MNIST) == 6_804_384
+    assert parameters(families()["supcaps"](), MNIST) == 8_215_728
+    assert parameters(families()["supcaps"](decoder=None), MNIST) == 6_804_384
 
 
 @pytest.mark.parametrize(("shape", "millions"), [(MNIST, 9.15), ((1, 40, 40), 17.06)])
 def test_unsupervised_models_have_the_derived_number_of_parameters(
     shape: tuple[int, int, int], millions: float
 ) -> None:
-    assert parameters(Options(learning="sparse", capsules=16), shape) / 1e6 == pytest.approx(millions, abs=0.005)
+    assert parameters(SparseCapsOptions(learning="sparse", capsules=16), shape) / 1e6 == pytest.approx(
+        millions, abs=0.005
+    )
 
 
 def test_primary_capsules_lie_in_the_order_type_row_column() -> None:
@@ -81,7 +83,7 @@ def test_the_two_readings_of_the_grouping_differ() -> None:
 
 
 def test_sparse_mask_matches_the_loops_and_the_printed_values() -> None:
-    boosting = Boosting(Options(learning="sparse", capsules=16))
+    boosting = Boosting(SparseCapsOptions(learning="sparse", capsules=16))
     support = torch.rand(6, 16)
     boosting.boost.copy_(1 + torch.rand(16))
     torch.testing.assert_close(boosting.mask(support), reference.sparse_mask(support, boosting.boost))
@@ -91,7 +93,7 @@ def test_sparse_mask_matches_the_loops_and_the_printed_values() -> None:
 
 
 def test_boosting_matches_algorithm_1() -> None:
-    options = Options(learning="sparse", capsules=4, frequency_range=(0.2, 0.3), boost_every=5)
+    options = SparseCapsOptions(learning="sparse", capsules=4, frequency_range=(0.2, 0.3), boost_every=5)
     ours, plain = Boosting(options), reference.Boosting(4, 0.2, 0.3, every=5)
     torch.manual_seed(0)
     for _ in range(60):

@@ -18,8 +18,10 @@ import pytest
 import torch
 
 import recaps
-from recaps.fingerprint import Code
-from recaps.nn.routing import compiled, fused_em, fused_similarity
+from recaps.workflow.fingerprint import Code
+from recaps.nn.kernels import compiled
+from recaps.nn.kernels import em as fused_em
+from recaps.nn.kernels import similarity as fused_similarity
 
 # Cached machine code
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import recaps
-from recaps.fingerprint import Code
+from recaps.workflow.fingerprint import Code
 
 FILES = {
     "__init__.py": '"""A package."""\n',
@@ -144,21 +144,21 @@ def test_this_package(root: Path) -> None:
     def starts(names: set[str], *prefixes: str) -> bool:
         return any(name.startswith(tuple(f"recaps.{prefix}" for prefix in prefixes)) for name in names)
 
-    train = of("train_variant", "recaps.models.sparsecaps")
+    train = of("train_variant", "recaps.papers.sparse.sparsecaps")
     assert {"recaps.training.loop", "recaps.nn.routing.dynamic", "recaps.arrays"} <= train
     assert not starts(train, "evaluation", "papers", "report", "workflow", "datasets", "models.convnet")
     assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing", "models.sparsecaps")
     assert not starts(of("prepare_dataset"), "training", "models", "nn", "papers", "report", "datasets.download")
     assert not starts(of("evaluate_head"), "papers", "report", "nn")
-    figure = of("draw_figure", "recaps.papers.sparse")
-    assert {"recaps.papers.draw", "recaps.papers.sparse"} <= figure
+    figure = of("draw_figure", "recaps.papers.sparse.metrics")
+    assert {"recaps.report.draw", "recaps.papers.sparse.metrics"} <= figure
     assert not starts(of("score_claims"), "papers", "training")
 
 
 def test_figure_code_leaves_training_alone(tmp_path: Path) -> None:
     package = tmp_path / "recaps"
     shutil.copytree(Path(recaps.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    train, figure = ("recaps.training.run", "recaps.models.sparsecaps"), ("recaps.papers.sparse",)
+    train, figure = ("recaps.training.run", "recaps.papers.sparse.sparsecaps"), ("recaps.papers.sparse.metrics",)
     before = fingerprint(package, *train), fingerprint(package, *figure)
     with open(package / "papers" / "sparse.py", "a") as file:
         file.write("\nCOLOUR = 'blue'\n")

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from recaps.nn.fields import Fields, convolutional, everything
-from recaps.nn.routing import connectionist, em, fused_connectionist, fused_em, fused_similarity, similarity
+from recaps.nn.routing import connectionist, em, similarity
+from recaps.nn.kernels import connectionist as fused_connectionist
+from recaps.nn.kernels import em as fused_em
+from recaps.nn.kernels import similarity as fused_similarity
 from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
 from recaps.nn.routing.em import EMRouting, softmax_over_parents
-from recaps.nn.routing.fused_connectionist import fused_lstm_routing
-from recaps.nn.routing.matrix import LANES, matrix_votes
+from recaps.nn.kernels.connectionist import fused_lstm_routing
+from recaps.nn.routing.interface import LANES, matrix_votes
 from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
 pytestmark = pytest.mark.unit

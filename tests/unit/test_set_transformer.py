@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from recaps.nn.set_transformer import ISAB, MAB, PMA
+from recaps.nn.attention import ISAB, MAB, PMA
 
 pytestmark = pytest.mark.unit
 

@@ -28,14 +28,14 @@ from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
 from recaps.models.model import learning_rate
-from recaps.models.sparsecaps import SparseCaps
+from recaps.papers.sparse.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device
 from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted
 from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
-from recaps.training.samples import Samples, shifted
+from recaps.training.images import Samples, shifted
 from recaps.training.timing import time_variants
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
 from recaps.arrays import read
-from recaps.config.models.vae import Options
+from recaps.models.options import VAEOptions
 from recaps.config.training import Training
 from recaps.models import build
 from recaps.models.vae import VAE, divergence_from_prior
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"latent_dim": 3, "hidden": (12, 8), "samples": 5}
 
 def model(shape: tuple[int, int, int] = (2, 4, 5), **options: Any) -> VAE:
     torch.manual_seed(0)
-    built = build(Options(**(SMALL | options)), shape, 10)
+    built = build(VAEOptions(**(SMALL | options)), shape, 10)
     assert isinstance(built, VAE)
     return built
 

@@ -11,7 +11,7 @@ import pytest
 from clones import SMOKE, Clone
 
 from recaps.config.load import Project, load
-from recaps.papers import draw
+from recaps.report import draw
 from recaps.workflow.plan import Plan
 from recaps.workflow.results import saved_results
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from recaps.workflow.job import job
 
 with job(snakemake):
-    from recaps.papers.draw import metrics
+    from recaps.report.draw import metrics
     from recaps.workflow.results import saved_results
 
     metrics(saved_results(snakemake), Path(snakemake.output.metrics).parent)

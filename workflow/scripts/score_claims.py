@@ -9,7 +9,7 @@ with job(snakemake):
     from recaps.report.scorecard import make
 
     make(
-        Path(snakemake.input.claims),
+        [Path(file) for file in snakemake.input.claims],
         [Path(file) for file in snakemake.input.metrics],
         [Path(file) for file in snakemake.input.records],
         Path(snakemake.output.csv).parent,

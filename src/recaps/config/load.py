@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from recaps import papers as found
 from recaps.config.base import Section
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut, leave_out
@@ -47,21 +48,14 @@ class Project(Section):
         base = catalogue.entry(name).base if name in catalogue.names() else None
         return {name, base} if base else {name}
 
-    def artefact(self, need: str) -> str:
-        """The file behind an entry of `needs`: `latents/affnist-test.npz` -> `latents/affnist-generated-test.npz`."""
-        folder, _, file = need.partition("/")
-        if folder != "latents":
-            return need
-        name, _, split = file.rpartition("-")
-        return f"latents/{self.dataset(name)}-{split}"
 
-
-def load(values: Mapping[str, Any], folder: Path) -> Project:
+def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -> Project:
     """Return the checked project, less what needs a data set that cannot be had (`without`).
 
     Args:
         values: the user's settings, as in `config.yaml`.
-        folder: the folder `config/`, holding `scales/` and `papers/`.
+        folder: the folder `config/`, holding `scales/`.
+        papers: the folder of the papers, each a folder with a `paper.yaml`.
 
     Raises:
         UserError: one line naming the file, the key and the nearest valid one.
@@ -70,14 +64,14 @@ def load(values: Mapping[str, Any], folder: Path) -> Project:
     scales = _names(folder / "scales")
     if config.scale not in scales:
         raise UserError(f"config: scale: there is no scale '{config.scale}'{nearest(config.scale, scales)}")
-    known = _names(folder / "papers")
-    for paper in (*config.papers, *config.overrides):
+    known = found.names(papers)
+    for paper in (*(config.papers or ()), *config.overrides):
         if paper not in known:
             raise UserError(f"config: papers: there is no paper '{paper}'{nearest(paper, known)}")
     scale_file = folder / "scales" / f"{config.scale}.yaml"
     scale = check(Scale, read_yaml(scale_file), str(scale_file))
-    papers = {name: _paper(folder / "papers" / f"{name}.yaml", config, scale) for name in config.papers}
-    project = Project(config=config, scale=scale, papers=papers)
+    chosen = {name: _paper(papers / name / "paper.yaml", config, scale) for name in config.papers or known}
+    project = Project(config=config, scale=scale, papers=chosen)
     return _without(project) if config.without else project
 
 
@@ -88,7 +82,7 @@ def _paper(file: Path, config: Config, scale: Scale) -> Paper:
     defaults = values.pop("defaults", {})
     values = merge(values, {key: value for key, value in at_scale.items() if key != "defaults"})
     defaults = merge(defaults, at_scale.get("defaults", {}))
-    overrides = config.overrides.get(file.stem, {})
+    overrides = config.overrides.get(file.parent.name, {})
     values = merge(values, overrides)
     if isinstance(values, Mapping) and isinstance(values.get("variants"), Mapping):
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
@@ -153,8 +147,9 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "extra_forbidden":
         return f"unknown key '{key}'{nearest(path[-1], keys)}"
     if first["type"] == "union_tag_invalid":
-        families = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
-        return f"{key}: there is no family '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], families)}"
+        tags = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
+        kind = "family" if "family" in first["ctx"]["discriminator"] else path[-1]
+        return f"{key}: there is no {kind} '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], tags)}"
     if path[-1:] == ["[key]"]:
         return f"{'.'.join(path[:-1])}: a name is made of lower-case letters, digits and dashes"
     message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")

@@ -17,8 +17,8 @@ import yaml
 from pydantic import BaseModel
 
 from recaps import generated
+from recaps.config.families import families
 from recaps.config.load import read_yaml
-from recaps.config.models import FAMILIES
 from recaps.config.training import Training
 from recaps.config.variant import Head, Output, Paper, Part, Protocol, Timing, Variant
 from recaps.config.workflow import Config, Scale
@@ -89,7 +89,7 @@ def manual() -> str:
         _section("Training: `variants.<name>.training`", Training),
         *(
             _section(f"Model family `{name}`: `variants.<name>.model`", family, f"{_summary(family)}\n")
-            for name, family in sorted(FAMILIES.items())
+            for name, family in sorted(families().items())
         ),
         _section("A head: `heads.<name>`", Head),
         _section("A protocol: `protocols.<name>`", Protocol),

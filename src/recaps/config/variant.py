@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from recaps.config.base import Section
-from recaps.config.models import ModelOptions
+from recaps.config.families import any_family
 from recaps.config.training import Training
 from recaps.errors import nearest
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
 ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+AnyFamily: Any = any_family()
 
 #: Images that a probe is shown where the configuration gives no number.
 PROBE_IMAGES = 32
@@ -91,7 +93,7 @@ class Variant(Section):
 
     title: str
     """The name in tables and figures."""
-    model: ModelOptions
+    model: AnyFamily
     """Options of the model's family."""
     data: SetName
     """The set it is trained on."""
@@ -131,8 +133,8 @@ class Output(Section):
     """Its heading."""
     caption: str
     """What is seen, and what to look for."""
-    needs: dict[Name, tuple[str, ...]] = {}
-    """Per variant, the artefacts it reads, relative to the run's folder, e.g. `latents/mnist-40-test.npz`."""
+    needs: tuple[Name, ...] | None = None
+    """The variants whose runs it shows. null: all of the paper, also those that you add."""
     sets: tuple[SetName, ...] = ()
     """Prepared sets whose images it shows, e.g. `mnist/test`."""
     timings: tuple[Name, ...] = ()
@@ -157,14 +159,18 @@ class Paper(Section):
     timings: dict[Name, Timing] = {}
     """What it measures of the speed of training; its metrics read all of them."""
     tables: dict[Name, Output] = {}
-    """Its tables, by the name of the function that fills them in `recaps.papers`."""
+    """Its tables, by name: `table-1` is filled by `table_1` of the paper's `tables.py`."""
     figures: dict[Name, Output] = {}
-    """Its figures, likewise."""
+    """Its figures, likewise, by functions of its `figures.py`."""
 
     @property
     def outputs(self) -> dict[str, Output]:
         """Tables and figures."""
         return {**self.tables, **self.figures}
+
+    def shown(self, output: Output) -> tuple[str, ...]:
+        """The variants that a table or figure shows."""
+        return tuple(self.variants) if output.needs is None else output.needs
 
     @property
     def shown_sets(self) -> set[str]:
@@ -201,7 +207,7 @@ class Paper(Section):
             for variant in timing.variants:
                 _check_name(f"timings.{key}.variants", "variant", variant, self.variants)
         for key, output in self.outputs.items():
-            for variant in output.needs:
+            for variant in output.needs or ():
                 _check_name(f"{key}.needs", "variant", variant, self.variants)
             for name in output.timings:
                 _check_name(f"{key}.timings", "timing", name, self.timings)

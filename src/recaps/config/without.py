@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from recaps.config.base import Section
-from recaps.config.variant import Name, Output, Paper, Timing
+from recaps.config.variant import Name, Output, Paper
 
 #: Those of the data sets behind a set (`name/split`) that cannot be had.
 Lacks = Callable[[str], Sequence[str]]
@@ -47,7 +47,7 @@ def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
         for name, timing in paper.timings.items()
         if (kept := tuple(variant for variant in timing.variants if variant not in gone))
     }
-    reduced = {key: _reduced(output, paper.timings, gone, lacks) for key, output in paper.outputs.items()}
+    reduced = {key: _reduced(output, paper, gone, lacks) for key, output in paper.outputs.items()}
     kept_outputs = {key: output for key, output in reduced.items() if output is not None}
     sets = dict.fromkeys(name for each in gone.values() for name in each)
     sets |= dict.fromkeys(_lacking(sorted(paper.shown_sets), lacks))
@@ -63,11 +63,10 @@ def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
     return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), variants=gone, outputs=titles)
 
 
-def _reduced(
-    output: Output, timings: Mapping[str, Timing], gone: Mapping[str, tuple[str, ...]], lacks: Lacks
-) -> Output | None:
+def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
     """A table or figure of what is left; None where nothing is left of what it was made of."""
-    read = dict.fromkeys([*output.needs, *(variant for name in output.timings for variant in timings[name].variants)])
+    timings, shown = paper.timings, paper.shown(output)
+    read = dict.fromkeys([*shown, *(variant for name in output.timings for variant in timings[name].variants)])
     lost = {**{name: gone[name] for name in read if name in gone}, **{name: lacks(name) for name in output.sets}}
     lost = {name: sets for name, sets in lost.items() if sets}
     if not lost:
@@ -76,7 +75,7 @@ def _reduced(
         return None
     because = ", ".join(dict.fromkeys(name for sets in lost.values() for name in sets))
     left = {
-        "needs": {name: files for name, files in output.needs.items() if name not in gone},
+        "needs": tuple(name for name in shown if name not in gone),
         "sets": tuple(name for name in output.sets if name not in lost),
         "timings": tuple(name for name in output.timings if not set(timings[name].variants) <= set(gone)),
         "caption": f"{output.caption} Left out, as {because} could not be had: {', '.join(lost)}.",

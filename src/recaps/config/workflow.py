@@ -30,8 +30,8 @@ class Config(Section):
 
     scale: str = "smoke"
     """`smoke`, `desk`, `paper`, or any other file of `config/scales/`."""
-    papers: tuple[str, ...] = Field(("sparse", "consensus", "experts", "probabilistic", "discriminative"), min_length=1)
-    """Papers to regenerate."""
+    papers: tuple[Name, ...] | None = Field(None, min_length=1)
+    """Papers to regenerate, e.g. `[sparse]`. null: all."""
     seeds: tuple[int, ...] | None = None
     """Seeds to run instead of the scale's own."""
     datasets: dict[Name, Name] = {}

@@ -43,7 +43,7 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
     if name == "mnist-40":
         return _finish(base, original, warp.pad(base.images[:, 0], _BORDER), {}, None, {"border": _BORDER})
     if name == "multimnist":
-        # The digits alone: `recaps.training.samples.Pairs` lays them over each other when they are asked for.
+        # The digits alone: `recaps.training.images.Pairs` lays them over each other when they are asked for.
         parameters = {"border": _PAIR_BORDER, "shift": options["shift"], "pairs": options["pairs"]}
         images = warp.pad(base.images[:, 0], _PAIR_BORDER)
         return _finish(base, original, images, {}, f"multimnist/{split}", parameters)

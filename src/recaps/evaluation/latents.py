@@ -15,8 +15,8 @@ from recaps.models.model import Model
 from recaps.npz import Array, save
 from recaps.training import device as devices
 from recaps.training.batches import view, view_shape
+from recaps.training.images import Samples, samples
 from recaps.training.run import load_model
-from recaps.training.samples import Samples, samples
 
 
 def extract(

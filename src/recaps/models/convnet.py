@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from recaps.config.models.convnet import Options
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model
+from recaps.models.options import ConvNetOptions
 from recaps.nn.precision import float32
 
 
@@ -17,7 +17,7 @@ class ConvNet(Model):
     Shapes: images [B, C, H, W], scores [B, classes].
     """
 
-    def __init__(self, options: Options, image_shape: tuple[int, int, int]) -> None:
+    def __init__(self, options: ConvNetOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = image_shape
         layers: list[nn.Module] = []
@@ -37,7 +37,7 @@ class ConvNet(Model):
         with float32(images):  # Rounded scores would tie.
             return self.scores(self.features(images).float())
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
         scores = self(batch["images"])
         accuracy = (scores.argmax(1) == batch["labels"]).float().mean()
         return {"loss": cross_entropy(scores, batch["labels"]), "accuracy": accuracy}
@@ -50,7 +50,7 @@ class ConvNet(Model):
         return {"scores": self(images)}
 
 
-def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> ConvNet:
+def build(options: ConvNetOptions, image_shape: tuple[int, int, int], classes: int) -> ConvNet:
     if options.classes != classes:
         raise UserError(f"model.classes: {options.classes}, but the data has {classes} classes")
     return ConvNet(options, image_shape)

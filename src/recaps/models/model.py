@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -47,15 +47,15 @@ class Model(nn.Module):
         """The first step of each kind of step that training takes, by name, when `configure` was called."""
         return {"": 0}
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The scalar `loss` to be minimised, and its terms or other scalars worth a column in the history."""
+    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The scalar `loss` to be minimised in a training step, and other scalars worth a column in the history."""
         raise NotImplementedError
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Learn from one batch; return its scalars, without gradients."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.training_options, step) * group.get("factor", 1.0)
-        losses = self.losses(batch)
+        losses = self.losses(batch, step)
         self.optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()
         self.optimizer.step()
@@ -72,10 +72,6 @@ class Model(nn.Module):
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Arrays of interest for each image, the first axis being the image's."""
         raise NotImplementedError
-
-    def probes(self) -> dict[str, Any]:
-        """Functions `probe(images, labels) -> dict of arrays` that figures are drawn from, by name."""
-        return {}
 
 
 def learning_rate(training: Training, step: int) -> float:

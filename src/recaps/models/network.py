@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, one_hot
 
-from recaps.config.network import Network
 from recaps.errors import UserError
 from recaps.models.model import Model
-from recaps.nn.capsules import Decoder, PrimaryCapsules
+from recaps.models.options import Network, RoutedNetwork
 from recaps.nn.convolution import padded, size_after
 from recaps.nn.initial import initialise
-from recaps.nn.routing.dynamic import dynamic_routing
-from recaps.nn.routing.routed import Routed
+from recaps.nn.layers import Decoder, PrimaryCapsules
+from recaps.nn.routing import registry
+from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.votes import Votes
 
 KERNEL = 9
@@ -21,40 +21,44 @@ STRIDE = 2
 
 
 class CapsuleNetwork(Model):
-    """Convolution, primary capsules, capsules by dynamic routing, decoder.
+    """Convolution, primary capsules, routed capsules, decoder.
 
     Shapes, with L capsules of D dimensions and I primary capsules: images [B, C, H, W], capsules [B, L, D], coupling
     [B, I, L], reconstructions [B, C, H, W].
     """
 
-    def __init__(self, network: Network, image_shape: tuple[int, int, int]) -> None:
+    options: Network
+    routing: VoteRouting
+
+    def __init__(self, options: Network, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.network = network
-        self.same = network.padding == "same"
+        self.options = options
+        self.same = options.padding == "same"
         height, width = (self._locations(pixels, image_shape) for pixels in image_shape[1:])
-        inputs = network.primary_types * height * width
-        self.conv = initialise(nn.Conv2d(image_shape[0], network.conv_channels, KERNEL), std=0.05)
+        inputs = options.primary_types * height * width
+        if isinstance(options, RoutedNetwork):
+            self.routing = registry.build(options.routing, inputs, options.capsules, options.capsule_dim)
+        self.conv = initialise(nn.Conv2d(image_shape[0], options.conv_channels, KERNEL), std=0.05)
         self.primary = PrimaryCapsules(
-            network.conv_channels, network.primary_types, network.primary_dim, self.same, network.leaky_routing
+            options.conv_channels, options.primary_types, options.primary_dim, self.same, options.leaky
         )
-        self.votes = Votes(inputs, network.primary_dim, network.capsules, network.capsule_dim)
-        self.bias = nn.Parameter(torch.full((network.capsules, network.capsule_dim), 0.1))
+        self.votes = Votes(inputs, options.primary_dim, options.capsules, options.capsule_dim)
+        self.bias = nn.Parameter(torch.full((options.capsules, options.capsule_dim), 0.1))
         self.decoder = (
             None
-            if network.decoder is None
-            else Decoder(network.capsules * network.capsule_dim, network.decoder, image_shape)
+            if options.decoder is None
+            else Decoder(options.capsules * options.capsule_dim, options.decoder, image_shape)
         )
 
     def forward(self, images: Tensor) -> Routed:
-        votes = self.votes(self.primary_capsules(images))
-        options = self.network
-        return dynamic_routing(votes, self.bias, options.iterations, options.routing_gradient, options.leaky_routing)
+        routed: Routed = self.routing(self.votes(self.primary_capsules(images)), self.bias)
+        return routed
 
     def primary_capsules(self, images: Tensor) -> Tensor:
         """[B, C, H, W] to [B, I, d]."""
         features = self.conv(padded(images, KERNEL, 1) if self.same else images)
-        if self.network.activation == "leaky_relu":
-            return self.primary(leaky_relu(features, self.network.leaky_slope))
+        if self.options.activation == "leaky_relu":
+            return self.primary(leaky_relu(features, self.options.leaky_slope))
         return self.primary(features.relu())
 
     def reconstruct(self, capsules: Tensor, mask: Tensor) -> Tensor:
@@ -85,10 +89,10 @@ class CapsuleNetwork(Model):
         return torch.stack(pictures, 1).unflatten(1, (capsules.shape[2], len(values)))
 
     def routing_operations(self, images: int) -> int:
-        """Votes, T weighted sums and T - 1 dot products, and twice as much for their gradients."""
+        """Votes and routing, and twice as much for their gradients."""
         inputs, input_dim, outputs, output_dim = self.votes.weight.shape
-        per_value = 2 * input_dim + 2 * (2 * self.network.iterations - 1)
-        return 3 * images * inputs * outputs * output_dim * per_value
+        values = images * inputs * outputs * output_dim
+        return 3 * (2 * input_dim * values + self.routing.operations(values))
 
     def _locations(self, pixels: int, image_shape: tuple[int, int, int]) -> int:
         """Locations of primary capsules along an axis: a 9x9 convolution, then one of stride 2."""

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from recaps.config.models.supcaps import Options
-from recaps.config.network import Supervised
 from recaps.errors import UserError
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
+from recaps.models.options import SupCapsOptions, Supervised
 from recaps.nn.losses import margin_loss, right, summed_squared_error
 
 
@@ -23,11 +22,9 @@ class SupCaps(CapsuleNetwork):
     capsule, by one and the same decoder.
     """
 
-    def __init__(self, options: Supervised, image_shape: tuple[int, int, int]) -> None:
-        super().__init__(options, image_shape)
-        self.supervised = options
+    options: Supervised
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
         return self.losses_of(self(batch["images"]).capsules, batch)
 
     def losses_of(self, capsules: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -35,11 +32,11 @@ class SupCaps(CapsuleNetwork):
         labels = batch["labels"]
         lengths = capsules.norm(dim=2)
         margin = margin_loss(lengths, labels)
-        margin = 0.5 * margin.mean() if self.supervised.loss_scale == "released" else margin.sum(1).mean()
+        margin = 0.5 * margin.mean() if self.options.loss_scale == "released" else margin.sum(1).mean()
         losses = {"loss": margin, "margin": margin}
         if self.decoder is not None:
             error = self._reconstruction_error(capsules, batch).mean()
-            losses["loss"] = margin + self.supervised.reconstruction_weight * error
+            losses["loss"] = margin + self.options.reconstruction_weight * error
             losses["reconstruction_error"] = error
         return losses | {"accuracy": right(lengths, labels).float().mean()}
 
@@ -66,7 +63,7 @@ class SupCaps(CapsuleNetwork):
         """`capsules` [B, L, D] and their lengths, `scores` [B, L]; routing `support` and its `ranks` (0 the largest)
         [B, L]; the `mask` [B, L] of the longest; with a decoder, its summed squared `reconstruction_error` [B]."""
         routed = self(images)
-        supports = support(routed.coupling, self.network.primary_types)
+        supports = support(routed.coupling, self.options.primary_types)
         return {**self.latents_of(routed.capsules, images), "support": supports, "ranks": ranks(supports)}
 
     def latents_of(self, capsules: Tensor, images: Tensor) -> dict[str, Tensor]:
@@ -102,6 +99,6 @@ def check_classes(capsules: int, classes: int) -> None:
         raise UserError(f"model.capsules: {capsules}, but the data has {classes} classes; SUPCAPS needs one for each")
 
 
-def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> SupCaps:
+def build(options: SupCapsOptions, image_shape: tuple[int, int, int], classes: int) -> SupCaps:
     check_classes(options.capsules, classes)
     return SupCaps(options, image_shape)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from recaps.config.models.vae import Options
 from recaps.models.model import Batch, Model
+from recaps.models.options import VAEOptions
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
 
@@ -22,9 +22,7 @@ class VAE(Model):
     are drawn with these.
     """
 
-    step = 0  # the training step that noise is drawn for
-
-    def __init__(self, options: Options, image_shape: tuple[int, int, int]) -> None:
+    def __init__(self, options: VAEOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.options, self.image_shape = options, image_shape
         pixels = image_shape[0] * image_shape[1] * image_shape[2]
@@ -45,16 +43,12 @@ class VAE(Model):
         """What the decoder makes of the mean of q(z|x)."""
         return self.logits(self.encode(images)[0]).sigmoid()
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        self.step = step
-        return super().training_step(batch, step)
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """`loss`: the negative evidence lower bound with one sample, in nats per image; its terms `cross_entropy` and
         `divergence`; the summed squared `reconstruction_error`."""
         images = batch["images"]
         mean, log_variance = self.encode(images)
-        noise = self.noise.normal(*mean.shape, device=mean.device, purpose="latents", step=self.step)
+        noise = self.noise.normal(*mean.shape, device=mean.device, purpose="latents", step=step)
         logits = self.logits(mean + (0.5 * log_variance).exp() * noise)
         cross_entropy = binary_cross_entropy_with_logits(logits, images, reduction="sum") / len(images)
         divergence = divergence_from_prior(mean, log_variance).mean()
@@ -105,5 +99,5 @@ def _layers(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def build(options: Options, image_shape: tuple[int, int, int], classes: int) -> VAE:
+def build(options: VAEOptions, image_shape: tuple[int, int, int], classes: int) -> VAE:
     return VAE(options, image_shape)

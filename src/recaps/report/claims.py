@@ -1,10 +1,10 @@
-"""What the papers state: typed rows of `config/claims.yaml`."""
+"""What the papers state: typed rows of each paper's `claims.yaml`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat, model_validator
 
@@ -52,6 +52,19 @@ class _Claim(Section):
         return self.id.split("/", 1)[0]
 
 
+class Printed(NamedTuple):
+    """A value that a paper prints, for its tables: all of a claim that a drawing may depend on."""
+
+    variant: str
+    """The variant that measures it."""
+    metric: str
+    """The metric of that variant."""
+    value: float
+    """The printed value."""
+    label: str
+    """What the paper calls it, where that is not the variant's title."""
+
+
 class Number(_Claim):
     """A value that the paper prints."""
 
@@ -67,6 +80,8 @@ class Number(_Claim):
     """Number of their runs, where they give more than one."""
     sd: FiniteFloat | None = Field(None, ge=0)
     """Standard deviation over their runs, where they give it."""
+    label: str = ""
+    """The name of its row in a table, where the paper has several for one variant."""
     beside: Id | None = None
     """Another number of the same paper. Where ours lies on the same side of it as theirs does, and the difference is
     separated from 0, the direction holds."""
@@ -159,6 +174,12 @@ def read(file: Path) -> list[Claim]:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
     return claims
+
+
+def printed(file: Path) -> dict[str, Printed]:
+    """The printed values of a file of claims, by the claims' ids."""
+    numbers = [claim for claim in read(file) if isinstance(claim, Number)]
+    return {each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label) for each in numbers}
 
 
 def _claim(row: Any, where: str) -> Claim:

@@ -24,6 +24,7 @@ from recaps.config.without import LeftOut
 from recaps.digests import digest_of
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
+from recaps.papers import FOLDER
 from recaps.report import scorecard
 from recaps.report.charts import thin
 from recaps.report.measured import Record, dirty, finished_papers, read_metrics, read_records, stand_in
@@ -189,7 +190,7 @@ def _complete(
     """Write the scorecard of all papers, and the manifest, which is returned."""
     papers = finished_papers(building)
     scorecard.make(
-        config / "claims.yaml",
+        [FOLDER / name / "claims.yaml" for name in papers],
         [building / "papers" / name / "metrics.csv" for name in papers],
         sorted(building.glob("runs/*/*/seed-*/record.json")),
         building,

@@ -269,7 +269,7 @@ def load(file: Path) -> pd.DataFrame:
 
 
 def make(
-    claims: Path,
+    claims: Iterable[Path],
     metrics: Iterable[Path],
     records: Iterable[Path],
     out: Path,
@@ -284,14 +284,14 @@ def make(
     `verdicts/<paper>.json` the number of each verdict, in the form that `dvc metrics` reads.
 
     Args:
-        claims: `config/claims.yaml`.
+        claims: the papers' `claims.yaml` files.
         metrics: the papers' `metrics.csv` files.
         records: the runs' `record.json` files.
         papers: the papers whose claims are judged; None: all.
         left_out: what papers go without, by paper.
     """
     chosen = None if papers is None else set(papers)
-    wanted = [claim for claim in read(claims) if chosen is None or claim.paper in chosen]
+    wanted = [claim for file in claims for claim in read(Path(file)) if chosen is None or claim.paper in chosen]
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     write_text(Path(out) / "scorecard.csv", card.to_csv(index=False, float_format="%.6g"))
     write_text(Path(out) / "scorecard.md", markdown(card, scale, left_out))

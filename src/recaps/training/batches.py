@@ -9,8 +9,8 @@ from torch.nn.functional import pad
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch
+from recaps.training.images import Pairs, Samples, shifted
 from recaps.training.randomness import batch_indices, generator
-from recaps.training.samples import Pairs, Samples, shifted
 
 
 class Batches:

@@ -17,17 +17,17 @@ import torch
 
 from recaps import io, provenance
 from recaps.arrays import Arrays, read
-from recaps.config.models import FAMILIES
+from recaps.config.families import families
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
+from recaps.training.images import samples
 from recaps.training.interruption import Interrupted
 from recaps.training.loop import Progress, fit
 from recaps.training.randomness import generator
-from recaps.training.samples import samples
 from recaps.training.testing import error_on
 
 __all__ = ["Interrupted", "load_model", "train"]
@@ -112,7 +112,7 @@ def train(
 def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
     """Return the trained model of a run, ready for evaluation on `device`, and its resolved config."""
     config = io.read_json(run / "config.json")
-    options = FAMILIES[config["model"]["family"]].model_validate(config["model"])
+    options = families()[config["model"]["family"]].model_validate(config["model"])
     model = build(options, tuple(config["image_shape"]), config["classes"])
     try:
         model.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
@@ -125,7 +125,7 @@ def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
 
 def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], classes: int, seed: int) -> Model:
     """A model with the initial weights of a seed."""
-    options = FAMILIES[settings["model"]["family"]].model_validate(settings["model"])
+    options = families()[settings["model"]["family"]].model_validate(settings["model"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "initial weights").initial_seed())
         return build(options, image_shape, classes)

@@ -11,7 +11,7 @@ from recaps.models.model import Model
 from recaps.nn.losses import right
 from recaps.training.batches import view
 from recaps.training.device import arithmetic
-from recaps.training.samples import Samples
+from recaps.training.images import Samples
 
 
 def error_on(

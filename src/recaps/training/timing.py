@@ -15,9 +15,9 @@ from recaps.config.training import Training
 from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
+from recaps.training.images import Samples, samples
 from recaps.training.randomness import generator
 from recaps.training.run import fresh_model
-from recaps.training.samples import Samples, samples
 
 
 def time_variants(

@@ -19,7 +19,7 @@ import yaml
 from recaps import generated
 from recaps.config.load import load, read_yaml
 from recaps.config.variant import Paper
-from recaps.fingerprint import Code
+from recaps.workflow.fingerprint import Code
 from recaps.workflow.plan import family
 
 HEAD = """\

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from recaps import receipts
@@ -19,12 +20,11 @@ from recaps.config.load import Project, load
 from recaps.config.variant import Output, Part, Timing, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
-from recaps.fingerprint import fingerprint
-
-DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
-RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
-TABLE_FORMATS = ("csv", "md", "tex")
-FIGURE_FORMATS = ("pdf", "png", "csv")
+from recaps.papers import FOLDER
+from recaps.report.claims import Printed, printed
+from recaps.workflow import layout
+from recaps.workflow.fingerprint import fingerprint
+from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout
 
 Inputs = dict[str, Any]
 
@@ -65,9 +65,8 @@ class Plan:
         self.scale = project.config.scale
         self.results = project.config.results
         self.data = project.config.data
-        self.claims = str(_short(root / "config" / "claims.yaml"))
+        self.files = Layout(Path(self.results, self.scale))
         self._check_sets()
-        self._check_needs()
 
     # Wildcards
 
@@ -93,14 +92,14 @@ class Plan:
 
     def datasets(self) -> list[str]:
         """The record of every prepared set that the papers use."""
-        return [f"{self._dataset(name)}/record.json" for name in self._sets()]
+        return [str(self.files.dataset(name) / "record.json") for name in self._sets()]
 
     def prepared(self) -> list[str]:
         """All files of these sets."""
         return [file for name in self._sets() for file in self.dataset_files(name)]
 
     def models(self) -> list[str]:
-        return [f"{run}/model.safetensors" for paper in self.project.papers for run in self._runs(paper)]
+        return [str(run / "model.safetensors") for paper in self.project.papers for run in self._runs(paper)]
 
     def latents(self) -> list[str]:
         return [file for paper in self.project.papers for file in self._paper_latents(paper)]
@@ -119,25 +118,26 @@ class Plan:
 
     def timings(self) -> list[str]:
         papers = self.project.papers.items()
-        return [self._timing_file(name, timing) for name, paper in papers for timing in paper.timings]
+        return [str(self.files.timing(name, timing)) for name, paper in papers for timing in paper.timings]
 
     def metrics(self) -> list[str]:
-        return [self._metrics(paper) for paper in self.project.papers]
+        """The table of every paper's numbers."""
+        return [str(self.files.metrics(paper)[0]) for paper in self.project.papers]
 
     def records(self) -> list[str]:
         """The records of all runs."""
-        return [f"{run}/record.json" for paper in self.project.papers for run in self._runs(paper)]
+        return [str(run / "record.json") for paper in self.project.papers for run in self._runs(paper)]
 
     def scorecard(self) -> list[str]:
-        verdicts = [f"{self._scale}/verdicts/{paper}.json" for paper in self.project.papers]
-        return [*(f"{self._scale}/scorecard.{ending}" for ending in ("csv", "md", "json")), *verdicts]
+        return [*map(str, self.files.scorecard()), *(str(self.files.verdicts(paper)) for paper in self.project.papers)]
 
     def report(self) -> str:
-        return f"{self._scale}/report.html"
+        return str(self.files.report())
 
     def paper(self, name: str) -> list[str]:
         """All that is made for one paper: tables, figures, metrics, and what these are made from."""
-        return [*self._paper_tables(name), *self._paper_figures(name), self._metrics(name), *self._behind(name)]
+        drawn = [*self._paper_tables(name), *self._paper_figures(name)]
+        return [*drawn, *map(str, self.files.metrics(name)), *self.metrics_inputs(SimpleNamespace(paper=name))]
 
     def everything(self) -> list[str]:
         """All that is made: a target asks for each file itself, as Snakemake makes no other missing one again."""
@@ -145,9 +145,12 @@ class Plan:
         return list(dict.fromkeys([*self.prepared(), *papers, *self.scorecard(), self.report()]))
 
     def readings(self) -> list[str]:
-        """The page on what the papers leave open, if there is one."""
-        page = self.root / "docs" / "readings.md"
-        return [str(_short(page))] if page.is_file() else []
+        """The pages of the papers."""
+        return [self._own(paper, "README.md") for paper in self.project.papers]
+
+    def claims(self) -> list[str]:
+        """What the papers state."""
+        return [self._own(paper, "claims.yaml") for paper in self.project.papers]
 
     # Inputs of the rules
 
@@ -177,24 +180,19 @@ class Plan:
     def head_latents(self, wildcards: Any) -> Inputs:
         """The latents that a head is fitted and tested on, as `fit` (where it is fitted) and `test`."""
         run = self.run(wildcards)
-        return {role: f"{run}/{latents_file(name)}" for role, name in self._parts(wildcards).items()}
+        return {role: str(layout.latents(run, name)) for role, name in self._parts(wildcards).items()}
 
     def table_inputs(self, wildcards: Any) -> list[str]:
-        return self._needed(wildcards.paper, self.project.papers[wildcards.paper].tables[wildcards.table])
+        return self._shown(wildcards.paper, self.project.papers[wildcards.paper].tables[wildcards.table])
 
     def figure_inputs(self, wildcards: Any) -> list[str]:
-        return self._needed(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
+        return self._shown(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
         """All that was made for one paper: its runs, what was read from them, its timings, and the sets it shows."""
-        return self._behind(wildcards.paper)
-
-    def _behind(self, paper: str) -> list[str]:
-        settings = self.project.papers[paper]
-        trained = [f"{run}/{file}" for run in self._runs(paper) for file in RUN_FILES]
-        besides = self._besides(paper, settings.timings, sorted(settings.shown_sets))
-        read = [*self._paper_latents(paper), *self._paper_heads(paper), *self._paper_probes(paper)]
-        return [*trained, *read, *besides]
+        settings = self.project.papers[wildcards.paper]
+        runs = self._of_runs(wildcards.paper, settings.variants)
+        return [*runs, *self._besides(wildcards.paper, settings.timings, sorted(settings.shown_sets))]
 
     # Settings of the rules
 
@@ -217,8 +215,7 @@ class Plan:
         data = {name: self.project.scale.dataset_options.get(name, {}) for name in names}
         state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
         key = hashlib.sha256(state.encode()).hexdigest()[:8]
-        run = f"{wildcards.paper}/{wildcards.variant}/seed-{wildcards.seed}"
-        return f"{self._scale}/checkpoints/{run}/{key}"
+        return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, key))
 
     def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
         """As `training`, for every variant of a timing."""
@@ -248,6 +245,10 @@ class Plan:
         for role, name in self._parts(wildcards).items():
             protocol[role]["set"] = name
         return protocol
+
+    def printed(self, wildcards: Any) -> dict[str, Printed]:
+        """What the paper prints: all of its claims that a drawing depends on."""
+        return printed(Path(self._own(wildcards.paper, "claims.yaml")))
 
     def table_caption(self, wildcards: Any) -> str:
         return self._caption(self.project.papers[wildcards.paper].tables[wildcards.table])
@@ -289,105 +290,99 @@ class Plan:
 
         return of
 
+    def probe_code(self, wildcards: Any) -> str:
+        """As `code`, with the family of the variant's model and the paper's probes."""
+        return self.code("read_probe", *family(self._variant(wildcards)), f"recaps.papers.{wildcards.paper}.probes")
+
     def timing_code(self, wildcards: Any) -> str:
         """As `code`, with the families of all models that are timed."""
         modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
         return self.code("time_steps", *sorted(modules))
 
-    def paper_code(self, script: str) -> Callable[[Any], str]:
-        """As `code`, with the paper's tables and figures."""
+    def paper_code(self, script: str, part: str) -> Callable[[Any], str]:
+        """As `code`, with the paper's module `tables`, `figures` or `metrics`."""
 
         def of(wildcards: Any) -> str:
-            return self.code(script, f"recaps.papers.{wildcards.paper}")
+            return self.code(script, f"recaps.papers.{wildcards.paper}.{part}")
 
         return of
 
     # Names of files
-
-    @property
-    def _scale(self) -> str:
-        return f"{self.results}/{self.scale}"
 
     def _sets(self) -> list[str]:
         """The sets that the papers use, by the names of those that are really used."""
         papers = self.project.papers.values()
         return sorted({self.project.resolve(name) for paper in papers for name in paper.used_sets})
 
-    def _dataset(self, name: str) -> str:
-        return f"{self._scale}/datasets/{name}"
-
     def dataset_files(self, name: str) -> list[str]:
         """The files of a prepared split, given the name of the set that is really used."""
-        return [f"{self._dataset(name)}/{file}" for file in DATASET_FILES]
+        return [str(self.files.dataset(name) / file) for file in DATASET_FILES]
 
-    def run(self, wildcards: Any) -> str:
+    def run(self, wildcards: Any) -> Path:
         """The folder of a run."""
-        return self._run(wildcards.paper, wildcards.variant, wildcards.seed)
+        return self.files.run(wildcards.paper, wildcards.variant, wildcards.seed)
 
-    def _run(self, paper: str, variant: str, seed: int | str) -> str:
-        return f"{self._scale}/runs/{paper}/{variant}/seed-{seed}"
-
-    def _runs(self, paper: str, variant: str | None = None) -> list[str]:
+    def _runs(self, paper: str, variant: str | None = None) -> list[Path]:
         """The folders of a paper's runs, or of one variant's."""
         variants = [variant] if variant else self.project.papers[paper].variants
-        return [self._run(paper, name, seed) for name in variants for seed in self.project.seeds]
+        return [self.files.run(paper, name, seed) for name in variants for seed in self.project.seeds]
 
-    def _paper(self, paper: str) -> str:
-        return f"{self._scale}/papers/{paper}"
-
-    def _metrics(self, paper: str) -> str:
-        return f"{self._paper(paper)}/metrics.csv"
-
-    def _timing_file(self, paper: str, name: str) -> str:
-        return f"{self._paper(paper)}/timings/{name}.json"
+    def _own(self, paper: str, file: str) -> str:
+        """A file of the paper's own folder."""
+        return str(_short(FOLDER / paper / file))
 
     def _paper_tables(self, paper: str) -> list[str]:
         tables = self.project.papers[paper].tables
-        return [f"{self._paper(paper)}/{name}.{ending}" for name in tables for ending in TABLE_FORMATS]
+        return [str(file) for name in tables for file in self.files.table(paper, name)]
 
     def _paper_figures(self, paper: str) -> list[str]:
         figures = self.project.papers[paper].figures
-        return [f"{self._paper(paper)}/{name}.{ending}" for name in figures for ending in FIGURE_FORMATS]
+        return [str(file) for name in figures for file in self.files.figure(paper, name)]
 
-    def _paper_latents(self, paper: str) -> list[str]:
+    def _paper_latents(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
+        known = self.project.papers[paper].variants
         return [
-            f"{run}/{latents_file(self.project.resolve(name))}"
-            for variant, settings in self.project.papers[paper].variants.items()
+            str(layout.latents(run, self.project.resolve(name)))
+            for variant in (known if variants is None else variants)
             for run in self._runs(paper, variant)
-            for name in settings.latents
+            for name in known[variant].latents
         ]
 
-    def _paper_heads(self, paper: str) -> list[str]:
+    def _paper_heads(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
+        known = self.project.papers[paper].variants
         return [
-            f"{run}/{head_file(head, protocol)}"
-            for variant, settings in self.project.papers[paper].variants.items()
+            str(layout.head(run, head, protocol))
+            for variant in (known if variants is None else variants)
             for run in self._runs(paper, variant)
-            for head, protocols in settings.heads.items()
+            for head, protocols in known[variant].heads.items()
             for protocol in protocols
         ]
 
-    def _paper_probes(self, paper: str) -> list[str]:
+    def _paper_probes(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
+        known = self.project.papers[paper].variants
         return [
-            f"{run}/{probe_file(probe)}"
-            for variant, settings in self.project.papers[paper].variants.items()
+            str(layout.probe(run, name))
+            for variant in (known if variants is None else variants)
             for run in self._runs(paper, variant)
-            for probe in settings.probes
+            for name in known[variant].probes
         ]
 
-    def _needed(self, paper: str, output: Output) -> list[str]:
-        """The artefacts behind a table or figure."""
-        artefacts = [
-            f"{run}/{file}"
-            for variant, needs in output.needs.items()
-            for run in self._runs(paper, variant)
-            for file in map(self.project.artefact, needs)
-        ]
-        return [*artefacts, *self._besides(paper, output.timings, output.sets)]
+    def _of_runs(self, paper: str, variants: Iterable[str]) -> list[str]:
+        """All that was made of some variants: runs, latents, heads and probes."""
+        names = list(variants)
+        trained = [str(run / file) for name in names for run in self._runs(paper, name) for file in RUN_FILES]
+        read = (self._paper_latents(paper, names), self._paper_heads(paper, names), self._paper_probes(paper, names))
+        return [*trained, *(file for files in read for file in files)]
+
+    def _shown(self, paper: str, output: Output) -> list[str]:
+        """What a table or figure is drawn from: the paper's metrics, and all of the variants that it shows."""
+        runs = self._of_runs(paper, self.project.papers[paper].shown(output))
+        return [*map(str, self.files.metrics(paper)), *runs, *self._besides(paper, output.timings, output.sets)]
 
     def _besides(self, paper: str, timings: Iterable[str], sets: Iterable[str]) -> list[str]:
-        """What a table or figure reads besides artefacts of runs."""
+        """What a table or figure reads besides runs."""
         shown = [file for name in sets for file in self.dataset_files(self.project.resolve(name))]
-        return [*(self._timing_file(paper, name) for name in timings), *shown]
+        return [*(str(self.files.timing(paper, name)) for name in timings), *shown]
 
     def _caption(self, output: Output) -> str:
         warning = " STAND-IN DATA: the numbers show only that everything runs." if self.project.scale.stand_in else ""
@@ -396,7 +391,7 @@ class Plan:
     def _variant(self, wildcards: Any) -> Variant:
         paper = self.project.papers[wildcards.paper]
         if wildcards.variant not in paper.variants:
-            where = f"config/papers/{wildcards.paper}.yaml"
+            where = f"{wildcards.paper}/paper.yaml"
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 
@@ -426,33 +421,7 @@ class Plan:
             _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
         for paper, settings in self.project.papers.items():
             for name in sorted(settings.used_sets):
-                _at(f"config/papers/{paper}.yaml", catalogue.check_split, *self.project.resolve(name).split("/"))
-
-    def _check_needs(self) -> None:
-        """Refuse a table or figure that needs what its variants do not make."""
-        for paper, settings in self.project.papers.items():
-            for key, output in settings.outputs.items():
-                for variant, needs in output.needs.items():
-                    made = _made(settings.variants[variant])
-                    for need in needs:
-                        if need not in made:
-                            where = f"config/papers/{paper}.yaml: {key}.needs.{variant}"
-                            raise UserError(f"{where}: the variant makes no '{need}'{nearest(need, made)}")
-
-
-def latents_file(set_name: str) -> str:
-    """The latents of a run on a set, below the run's folder."""
-    return f"latents/{set_name.replace('/', '-')}.npz"
-
-
-def head_file(head: str, protocol: str) -> str:
-    """The result of a run's head, below the run's folder."""
-    return f"heads/{head}-{protocol}.json"
-
-
-def probe_file(probe: str) -> str:
-    """A probe of a run, below the run's folder."""
-    return f"probes/{probe}.npz"
+                _at(f"{paper}/paper.yaml", catalogue.check_split, *self.project.resolve(name).split("/"))
 
 
 def _training(variant: Variant) -> dict[str, Any]:
@@ -461,17 +430,8 @@ def _training(variant: Variant) -> dict[str, Any]:
 
 def family(variant: Variant) -> list[str]:
     """The modules that a variant's model is imported from by name."""
-    return [f"{package}.{variant.model.family}" for package in ("recaps.models", "recaps.config.models")]
-
-
-def _made(variant: Variant) -> list[str]:
-    """What a table or figure may need of a variant."""
-    return [
-        *RUN_FILES,
-        *(latents_file(name) for name in variant.latents),
-        *(head_file(head, protocol) for head, protocols in variant.heads.items() for protocol in protocols),
-        *(probe_file(probe) for probe in variant.probes),
-    ]
+    modules: list[str] = variant.model.modules
+    return modules
 
 
 def _at(where: str, check: Callable[..., Any], *arguments: Any) -> None:

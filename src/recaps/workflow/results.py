@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from recaps.config.load import Project
-from recaps.papers.results import Results
-from recaps.report.claims import Number, read
+from recaps.report.claims import Printed
+from recaps.report.results import Results
 
 
 def saved_results(snakemake: Any) -> Results:
     """The saved results of the paper in the rule's wildcards.
 
-    Of the rule: params `project` (the configuration), input `claims`, and an output in `<root>/papers/<paper>/`.
+    Of the rule: params `project` (the configuration) and `printed`, and an output in `<root>/papers/<paper>/`.
     """
     project = Project.model_validate(snakemake.params.project)
     name = snakemake.wildcards.paper
     folder = Path(snakemake.output[0]).parent
-    claims = [claim for claim in read(Path(snakemake.input.claims)) if claim.paper == name]
     return Results(
         name=name,
         paper=project.papers[name],
@@ -26,6 +25,6 @@ def saved_results(snakemake: Any) -> Results:
         folder=folder,
         seeds=project.seeds,
         resolve=project.resolve,
-        published={claim.id: claim.published for claim in claims if isinstance(claim, Number)},
+        printed={claim: Printed(*each) for claim, each in snakemake.params.printed.items()},
         stand_in=project.scale.stand_in,
     )

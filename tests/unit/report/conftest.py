@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from recaps.config.load import Project, load
-from recaps.papers.draw import markdown
+from recaps.report.draw import markdown
 from recaps.report import html, scorecard
 
 REPOSITORY = Path(__file__).parents[3]

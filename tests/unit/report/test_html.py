@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from recaps.errors import UserError
-from recaps.papers.draw import markdown
+from recaps.report.draw import markdown
 from recaps.report import charts, html
 
 pytestmark = pytest.mark.unit

@@ -1,6 +1,6 @@
-"""Vote routing.
+"""Routing: from the votes or poses of input capsules to output capsules.
 
-Every routing is a function `route(votes, ...) -> Routed`: votes of shape [B, I, J, D] from I input capsules to J output
-capsules of D dimensions become the output capsules, and the coupling coefficients that led to them. Discriminative
-routing gives them twice (`TwoWays`), since its coefficients learn from another objective than the votes.
+An algorithm is one module here, named as it is in YAML (`routing: {name: em, iterations: 3}`). It has one class that
+subclasses `VoteRouting` or `PoseRouting` of `recaps.nn.routing.interface`; the keyword-only arguments of its
+constructor are its options. `recaps.nn.routing.registry` finds it; nothing lists it.
 """

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from recaps.nn.fields import Fields
+from recaps.nn.kernels import fits
 from recaps.nn.precision import float32
-from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
+from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 
-class ConnectionistRouting(nn.Module):
-    """An LSTM cell per pair of input and output capsule decides how much of a vote counts (algorithm 2).
+class ConnectionistRouting(PoseRouting):
+    """An LSTM cell for each pair of input and output capsule decides how much of a vote counts (section 4.2).
 
-    One cell for all pairs of a layer reads the output pose, the input's activation, its vote and its compatibility (34
-    numbers). A network turns its hidden state into the next compatibility, another one the mean of the cell states
-    under the final compatibilities into the activation (eq. 14).
+    One cell for all pairs of a layer reads the output's pose, the input's activation, its vote and its compatibility,
+    34 numbers (algorithm 2). The compatibility network turns its hidden state into the next compatibility. The
+    activation network turns the mean of the cell states under the final compatibilities into the activation (eq. 14).
 
     Args:
-        compatibility: widths of the first network's hidden layers (table 2).
-        activation: widths of the second's.
-        units: of the cell.
-        iterations: at least 1.
-        logits: activations before the sigmoid, for a softmax loss.
+        iterations: Routing iterations.
+        compatibility_layers: Hidden layers of the compatibility network of each capsule layer (table 2).
+        activation_layers: Hidden layers of the activation network (table 2).
+        lstm_units: Size of the cell's hidden and cell state (table 2).
     """
 
     def __init__(
         self,
-        compatibility: tuple[int, ...],
-        activation: tuple[int, ...],
-        units: int = 16,
-        iterations: int = 3,
-        logits: bool = False,
+        outputs: int,
+        layer: int,
+        logits: bool,
+        *,
+        iterations: Annotated[int, Field(ge=1)] = 3,
+        compatibility_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (32, 32), (64, 64)),
+        activation_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (64, 64), (124, 124)),
+        lstm_units: Annotated[int, Field(ge=1)] = 16,
     ) -> None:
-        super().__init__()
-        self.iterations, self.units, self.logits = iterations, units, logits
+        super().__init__(outputs, layer, logits)
+        self.iterations, self.units, self.logits = iterations, lstm_units, logits
+        units, compatibility, activation = lstm_units, compatibility_layers[layer], activation_layers[layer]
         pose = 16
         self.from_pose = nn.Linear(pose, 4 * units)
         self.from_vote = nn.Linear(pose, 4 * units, bias=False)
@@ -57,7 +63,7 @@ class ConnectionistRouting(nn.Module):
             network = [(layer.weight, layer.bias) for layer in self.compatibility if isinstance(layer, nn.Linear)]
             route = lstm_routing
             if fits(poses, weight):
-                from recaps.nn.routing.fused_connectionist import fused_lstm_routing as route
+                from recaps.nn.kernels.connectionist import fused_lstm_routing as route
             mean, combined, coupling = route(
                 poses, activations.to(poses.dtype), weight, fields, cell, network, self.iterations
             )

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from recaps.nn.routing.routed import Routed
+from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.squash import squash
 
 #: Lengths are taken for this at least, so that a vector of zeros agrees with nothing.
 TINY = 1e-12
+
+
+class CosineRouting(VoteRouting):
+    """Routing by the cosine between vote and output, for any network that routes votes.
+
+    Args:
+        iterations: Routing iterations.
+    """
+
+    def __init__(self, inputs: int, outputs: int, dim: int, *, iterations: Annotated[int, Field(ge=1)] = 3) -> None:
+        super().__init__(inputs, outputs, dim)
+        self.iterations = iterations
+
+    def forward(self, votes: Tensor, bias: Tensor) -> Routed:
+        """Route votes [B, I, J, D]. The paper has no bias, so `bias` is not added."""
+        return cosine_routing(votes, self.iterations)
 
 
 def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:

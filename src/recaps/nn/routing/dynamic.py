@@ -1,17 +1,49 @@
-"""Dynamic routing by agreement."""
+"""Dynamic routing by agreement: *Dynamic Routing Between Capsules*, procedure 1."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.routing.products import block_diagonal, dots, weighted_sum
-from recaps.nn.routing.routed import Routed
 from recaps.nn.squash import squash
+
+
+class DynamicRouting(VoteRouting):
+    """Routing by agreement, as in SUPCAPS.
+
+    Args:
+        iterations: Routing iterations.
+        leaky: Add a logit of zero that takes coupling away from all capsules, as SUPCAPS did on CIFAR-10.
+        gradient: Reading. `all`: gradients flow through every routing iteration, as in the released code of SUPCAPS.
+            `last`: the coupling coefficients are constants, as in most PyTorch versions.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        dim: int,
+        *,
+        iterations: Annotated[int, Field(ge=1)] = 3,
+        leaky: bool = False,
+        gradient: Literal["all", "last"] = "all",
+    ) -> None:
+        super().__init__(inputs, outputs, dim)
+        self.iterations, self.leaky, self.gradient = iterations, leaky, gradient
+
+    def forward(self, votes: Tensor, bias: Tensor) -> Routed:
+        return dynamic_routing(votes, bias, self.iterations, self.gradient, self.leaky)
+
+    def operations(self, values: int) -> int:
+        """T weighted sums and T - 1 dot products."""
+        return 2 * (2 * self.iterations - 1) * values
 
 
 def dynamic_routing(

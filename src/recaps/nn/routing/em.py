@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recaps.nn.fields import Fields
+from recaps.nn.kernels import SHARE, VARIANCE, fits
 from recaps.nn.precision import float32
-from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
-
-#: Added to variances, and to the assignment that they are divided by.
-VARIANCE, SHARE = 1e-6, 1e-8
+from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 
-class EMRouting(nn.Module):
-    """EM routing with its learned costs, one pair per type of output capsule."""
+class EMRouting(PoseRouting):
+    """EM routing (*Matrix Capsules with EM Routing*), with a pair of learned costs for each type of output capsule.
 
-    def __init__(self, outputs: int, temperatures: Sequence[float]) -> None:
-        super().__init__()
-        self.temperatures = tuple(temperatures)
+    Args:
+        iterations: Routing iterations.
+        final_temperature: The inverse temperature lambda of iteration t is this times 1 - 0.95^(t+1).
+    """
+
+    def __init__(
+        self,
+        outputs: int,
+        layer: int,
+        logits: bool,
+        *,
+        iterations: Annotated[int, Field(ge=1)] = 3,
+        final_temperature: Annotated[float, Field(gt=0)] = 0.01,
+    ) -> None:
+        super().__init__(outputs, layer, logits)
+        self.temperatures = tuple(temperature_schedule(iterations, final_temperature))
         self.beta_u = nn.Parameter(torch.zeros(outputs))
         self.beta_a = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
-        route = em_routing
+        arguments = (poses, activations, weight, fields, self.beta_u, self.beta_a, self.temperatures)
         if fits(poses, weight):
-            from recaps.nn.routing.fused_em import fused_em_routing as route
-        return route(poses, activations, weight, fields, self.beta_u, self.beta_a, self.temperatures)
+            from recaps.nn.kernels.em import fused_em_routing
+
+            return Consensus(*fused_em_routing(*arguments))
+        return em_routing(*arguments)
 
 
 def em_routing(

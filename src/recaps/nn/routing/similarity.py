@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
 from recaps.nn.initial import truncated_normal
+from recaps.nn.kernels import fits
 from recaps.nn.precision import float32
-from recaps.nn.routing.matrix import Consensus, fits, matrix_votes
+from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 SMALL = 1e-6
 
 
-class SimilarityRouting(nn.Module):
-    """Similarity routing with its learned parameters: all but the mixture's weights per type of output capsule.
+class SimilarityRouting(PoseRouting):
+    """Similarity routing (*Learning to compute inner consensus*, section 4.1).
+
+    All learned parameters but the mixture's weights are there for each type of output capsule.
 
     Args:
-        outputs: types of output capsules.
-        kernels: Gaussians in the kernel, Q.
-        width: initial width l of each.
-        penalties: initial lambda_1 and lambda_2.
-        scale: initial theta_1, on average.
-        iterations: at least 1.
-        logits: activations before the sigmoid, for a softmax loss.
+        iterations: Routing iterations.
+        kernels: Gaussians Q in the kernel of each capsule layer.
+        kernel_width: Reading. Initial width l; the author's 0.1 leaves the class layer's kernel near zero for good.
+        lambda_init: Reading. Initial lambda_1 and lambda_2, from the author's last version.
+        class_scale: Initial theta_1 of the class layer, by which agreement, a number from 0 to 1, becomes a score. The
+            author's 0, with a spread of 0.1, gives all classes nearly the same score for long.
     """
 
     def __init__(
         self,
         outputs: int,
-        kernels: int,
-        width: float,
-        penalties: tuple[float, float],
-        scale: float = 0.0,
-        iterations: int = 3,
-        logits: bool = False,
+        layer: int,
+        logits: bool,
+        *,
+        iterations: Annotated[int, Field(ge=1)] = 3,
+        kernels: tuple[int, int, int] = (4, 4, 10),
+        kernel_width: Annotated[float, Field(gt=0)] = 1.0,
+        lambda_init: tuple[float, float] = (12.0, 1.0),
+        class_scale: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(outputs, layer, logits)
         self.iterations, self.logits = iterations, logits
-        self.mixture = nn.Parameter(torch.ones(kernels))
-        self.widths = nn.Parameter(width * (1 + truncated_normal(kernels, outputs, std=0.1)))
+        gaussians, width, penalties, scale = (
+            kernels[layer],
+            kernel_width,
+            lambda_init,
+            class_scale if layer == 2 else 0.0,
+        )
+        self.mixture = nn.Parameter(torch.ones(gaussians))
+        self.widths = nn.Parameter(width * (1 + truncated_normal(gaussians, outputs, std=0.1)))
         self.lambda1 = nn.Parameter(torch.full((outputs,), penalties[0]))
         self.lambda2 = nn.Parameter(torch.full((outputs,), penalties[1]))
         self.theta1 = nn.Parameter(scale + truncated_normal(outputs, std=0.1))
@@ -95,7 +108,7 @@ def similarity_routing(
         lambda2, total = penalties[1], penalties[0] + penalties[1] + SMALL
         cluster = clusters
         if fits(poses, weight):
-            from recaps.nn.routing.fused_similarity import fused_clusters as cluster
+            from recaps.nn.kernels.similarity import fused_clusters as cluster
         mean, agreement, presence, compatibility = cluster(
             poses, log_activations, weight, fields, mixture, precisions, lambda2, total, iterations
         )
@@ -117,7 +130,7 @@ def clusters(
     total: Tensor,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `recaps.nn.routing.fused_similarity.fused_clusters`, in tensor operations."""
+    """As `recaps.nn.kernels.similarity.fused_clusters`, in tensor operations."""
     votes = matrix_votes(poses, weight, fields)
     seen = log_activations[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
     mean = votes.mean(2)

@@ -1,0 +1,48 @@
+"""The model families, found by looking: every class of options in `recaps.models.options` and in a paper's `options`."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from recaps import papers
+from recaps.config.base import Section
+
+
+class ModelOptions(Section):
+    """Options of a model family.
+
+    A family is a subclass with a field `family: Literal["name"] = "name"`. Its module must not import PyTorch, so that
+    checking a configuration stays fast.
+    """
+
+    module: ClassVar[str]
+    """The module whose function `build(options, image_shape, classes)` makes the model."""
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that are imported by name to build the model, so that no import statement leads to them."""
+        return [self.module, type(self).__module__]
+
+
+@cache
+def families() -> dict[str, type[ModelOptions]]:
+    """The options of every family, by its name."""
+    own = [paper for paper in papers.names() if (papers.FOLDER / paper / "options.py").is_file()]
+    modules = ["recaps.models.options", *(f"recaps.papers.{paper}.options" for paper in own)]
+    found = [
+        value
+        for module in modules
+        for value in vars(importlib.import_module(module)).values()
+        if isinstance(value, type) and issubclass(value, ModelOptions) and "family" in value.model_fields
+    ]
+    return {each.model_fields["family"].default: each for each in found}
+
+
+def any_family() -> Any:
+    """The type of any family's options; the field `family` tells which."""
+    return Annotated[reduce(or_, families().values()), Field(discriminator="family")]

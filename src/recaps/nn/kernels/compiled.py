@@ -1,0 +1,181 @@
+"""What compiled routings of matrix capsules share.
+
+Votes are two hundred megabytes per batch and layer, and written as tensor operations every iteration reads them a
+dozen times. Compiled, one output position is done at a time, and its votes never leave the cache: to make them again
+costs less than to fetch them. The types of output capsules are the lanes of the vector unit: the innermost loop of
+everything is over them, and nothing is summed across lanes but gradients of poses and activations. Numbers keep the
+arrays' precision, which is why constants are written as `real(2)`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from recaps.nn.kernels import LANES
+
+#: Numbers of a pose.
+POSE = 16
+#: What the compiler may do to arithmetic. It may not assume that there is no NaN or infinity: both must come through.
+FAST = {"contract", "reassoc", "arcp", "nsz"}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function with each kernel that calls it."""
+    return cast(Function, numba.njit(fastmath=FAST, error_model="numpy", forceinline=True)(function))
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function `kernel(part, parts, ...)`, when it is first called, with all that it calls.
+
+    The machine code is kept, for as long as the sources say the same: see `Locator`. It alone is kept, not that of the
+    functions it calls, and it runs without any other compiled code. So a process that compiles and one that loads run
+    the same instructions, and a run that is resumed gives the same bits.
+    """
+    found = numba.njit(fastmath=FAST, error_model="numpy", nogil=True)(function)
+    previous = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
+    numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.Locator"  # type: ignore[attr-defined]
+    try:
+        found.enable_caching()
+    finally:
+        numba.config.CACHE_LOCATOR_CLASSES = previous  # type: ignore[attr-defined]
+    return cast(Function, found)
+
+
+class Locator(numba.core.caching._CacheLocator):
+    """Where Numba keeps a kernel: in a folder named after the code of all kernels.
+
+    Numba's own locators look at a kernel's own file only, and at where the checkout lies.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self.function, self.folder = function, folder
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> Self:
+        sources = sorted(Path(__file__).parent.glob("*.py"))
+        digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+        return cls(function, _folder() / digest[:16])
+
+    def get_cache_path(self) -> str:
+        return str(self.folder)
+
+    def get_source_stamp(self) -> str:
+        return self.folder.name
+
+    def get_disambiguator(self) -> str:
+        return self.function.__module__
+
+
+@cache
+def _folder() -> Path:
+    """The user's folder for what can be made again; where that cannot be written, one that goes with the process."""
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = (Path(given) if given else Path.home() / ".cache") / "recaps"
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        print(f"Compiled routings are not kept: {error}; NUMBA_CACHE_DIR names another folder", file=sys.stderr)
+        folder = Path(tempfile.mkdtemp(prefix="recaps-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def in_parts(kernel: Callable[..., None], *arguments: Any) -> None:
+    """Call `kernel(part, parts, *arguments)` for each part at once, as many as PyTorch has threads."""
+    parts = torch.get_num_threads()
+    others = [_pool().submit(kernel, part, parts, *arguments) for part in range(1, parts)]
+    try:
+        kernel(0, parts, *arguments)
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="routing")
+
+
+def array(tensor: Tensor) -> Any:
+    return np.ascontiguousarray(tensor.detach().numpy())
+
+
+def lanes(tensor: Tensor) -> Any:
+    """[..., J] as an array [..., LANES], zeros beyond J."""
+    padded = np.zeros((*tensor.shape[:-1], LANES), tensor.detach().numpy().dtype)
+    padded[..., : tensor.shape[-1]] = tensor.detach().numpy()
+    return padded
+
+
+@compiled
+def vote(weight: Any, pose: Any, votes: Any) -> None:
+    """V = W M: weight and votes [16, LANES], pose [16], matrices row by row."""
+    for a in range(4):
+        for b in range(4):
+            for j in range(LANES):
+                votes[4 * a + b, j] = (
+                    weight[4 * a, j] * pose[b]
+                    + weight[4 * a + 1, j] * pose[4 + b]
+                    + weight[4 * a + 2, j] * pose[8 + b]
+                    + weight[4 * a + 3, j] * pose[12 + b]
+                )
+
+
+@compiled
+def vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose: Any) -> None:
+    """Add the gradients of `vote` to at_weight [16, LANES] and at_pose [16]."""
+    for a in range(4):
+        for c in range(4):
+            for j in range(LANES):
+                at_weight[4 * a + c, j] += (
+                    at_votes[4 * a, j] * pose[4 * c]
+                    + at_votes[4 * a + 1, j] * pose[4 * c + 1]
+                    + at_votes[4 * a + 2, j] * pose[4 * c + 2]
+                    + at_votes[4 * a + 3, j] * pose[4 * c + 3]
+                )
+    for c in range(4):
+        for b in range(4):
+            added = at_pose[4 * c + b]
+            for j in range(LANES):
+                added += (
+                    weight[c, j] * at_votes[b, j]
+                    + weight[4 + c, j] * at_votes[4 + b, j]
+                    + weight[8 + c, j] * at_votes[8 + b, j]
+                    + weight[12 + c, j] * at_votes[12 + b, j]
+                )
+            at_pose[4 * c + b] = added
+
+
+@numba.njit(fastmath=FAST, error_model="numpy", inline="always")
+def expm1(x: Any, real: Any) -> Any:
+    """exp(x) - 1 for x cut to -30..30, in operations that vectorise: of x / 64, then squared six times from 1."""
+    z = min(max(x, real(-30)), real(30)) * real(1 / 64)
+    y = real(1 / 5040) + z * real(1 / 40320)
+    y = real(1 / 24) + z * (real(1 / 120) + z * (real(1 / 720) + z * y))
+    y = z * (real(1) + z * (real(1 / 2) + z * (real(1 / 6) + z * y)))
+    y *= y + real(2)
+    y *= y + real(2)
+    y *= y + real(2)
+    y *= y + real(2)
+    y *= y + real(2)
+    y *= y + real(2)
+    return y

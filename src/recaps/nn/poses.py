@@ -1,0 +1,87 @@
+"""Poses: affine maps of the plane, and pictures drawn where poses put them.
+
+A pose is a 2x3 matrix [..., 2, 3] that maps coordinates (x, y, 1) of a template or an object to those of the canvas. x
+points right and y down, from -1 to 1 between the outer edges of the picture; pixels are samples at their centres. Under
+the identity a template fills the canvas.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample, pad
+
+#: The least size of a determinant that is divided by.
+SMALLEST = 1e-3
+
+
+def compose(parent: Tensor, child: Tensor) -> Tensor:
+    """The pose that applies `child`, then `parent`: [..., 2, 3], [..., 2, 3] to [..., 2, 3]."""
+    return parent[..., :1] * child[..., :1, :] + parent[..., 1:2] * child[..., 1:, :] + pad(parent[..., 2:], (2, 0))
+
+
+def inverse(pose: Tensor) -> Tensor:
+    """The pose that undoes `pose`, [..., 2, 3].
+
+    A determinant nearer to zero than `SMALLEST` counts as that, with its own sign, so that gradients stay finite.
+    """
+    a, b, right, c, d, down = pose.flatten(-2).unbind(-1)
+    determinant = a * d - b * c
+    determinant = torch.where(determinant < 0, determinant.clamp_max(-SMALLEST), determinant.clamp_min(SMALLEST))
+    rows = [d, -b, b * down - d * right, -c, a, c * right - a * down]
+    return (torch.stack(rows, -1) / determinant.unsqueeze(-1)).unflatten(-1, (2, 3))
+
+
+def warp(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
+    """Templates drawn on a canvas, bilinear, zero around them.
+
+    Args:
+        templates: [J, C, h, w], the same for all images.
+        poses: template to canvas, [B, J, 2, 3].
+        size: rows and columns of the canvas, (H, W).
+
+    Returns:
+        [B, J, C, H, W], float32 or wider.
+    """
+    kind = torch.promote_types(torch.promote_types(templates.dtype, poses.dtype), torch.float32)
+    templates, back = templates.to(kind), inverse(poses.to(kind))
+    if templates.device.type == "cpu":
+        # Its compiler is loaded where it is needed only.
+        from recaps.nn.kernels.warp import fused_warp
+
+        return fused_warp(templates, back, size)
+    return sampled(templates, back, size)
+
+
+def sampled(templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
+    """As `warp`, by PyTorch's own sampling, of poses that map canvas to template."""
+    images, (height, width) = len(back), size
+    places = _places(back.transpose(0, 1), size).reshape(len(templates), images * height, width, 2)
+    drawn = grid_sample(templates, places, align_corners=False)
+    return drawn.unflatten(2, (images, height)).permute(2, 0, 1, 3, 4)
+
+
+def rotated(images: Tensor, degrees: Tensor | float) -> Tensor:
+    """Images turned about their centre, counter-clockwise, bilinear, zero where nothing was.
+
+    Args:
+        images: [B, C, H, W].
+        degrees: [B], or the same for all.
+    """
+    height, width = images.shape[2:]
+    angle = torch.as_tensor(degrees, dtype=images.dtype, device=images.device).expand(len(images)) * (math.pi / 180)
+    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    rows = [cos, sin * (height / width), zero, -sin * (width / height), cos, zero]
+    poses = torch.stack(rows, -1).unflatten(-1, (2, 3))
+    return grid_sample(images, _places(inverse(poses), (height, width)), align_corners=False)
+
+
+def _places(back: Tensor, size: tuple[int, int]) -> Tensor:
+    """Which place of a template each pixel shows: canvas to template [..., 2, 3] to coordinates [..., H, W, 2]."""
+    across, down = (
+        (2 * torch.arange(side, dtype=back.dtype, device=back.device) + 1) / side - 1 for side in reversed(size)
+    )
+    columns = back[..., None, None, :, :].unbind(-1)
+    return (across[:, None] * columns[0] + columns[2]) + down[:, None, None] * columns[1]

@@ -1,0 +1,99 @@
+"""The two interfaces of routing: for votes, and for pose matrices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from recaps.nn.fields import Fields
+
+
+class Routed(NamedTuple):
+    """Output capsules that are vectors, and their coupling."""
+
+    capsules: Tensor
+    """Output capsules, [B, J, D]."""
+    coupling: Tensor
+    """Coupling coefficients of the last iteration, [B, I, J]; carries no gradient."""
+
+
+class VoteRouting(nn.Module):
+    """Routing of votes, as in *Dynamic Routing Between Capsules*.
+
+    Subclasses take `inputs`, `outputs` and `dim`, then their options as keyword-only arguments.
+
+    Args:
+        inputs: number of input capsules, I.
+        outputs: number of output capsules, J.
+        dim: dimensions of an output capsule, D.
+    """
+
+    def __init__(self, inputs: int, outputs: int, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, votes: Tensor, bias: Tensor) -> Routed:
+        """Route votes [B, I, J, D]; `bias` [J, D] belongs to the weighted sums.
+
+        Votes come in the precision that products are to be computed in; capsules are returned in that of `bias`.
+        """
+        raise NotImplementedError
+
+    def operations(self, values: int) -> int:
+        """Floating-point operations of the forward pass, given the number of values in the votes, B * I * J * D.
+
+        0: not counted.
+        """
+        return 0
+
+
+class Consensus(NamedTuple):
+    """Output capsules of a layer whose poses are matrices, and their coupling."""
+
+    poses: Tensor
+    """[B, P, J, 16]."""
+    activations: Tensor
+    """[B, P, J]; probabilities, or logits where the layer was asked for those."""
+    coupling: Tensor
+    """Assignment of the last iteration, [B, P, n, J]; carries no gradient."""
+
+
+class PoseRouting(nn.Module):
+    """Routing of pose matrices, as in *Matrix Capsules with EM Routing*.
+
+    Subclasses take `outputs`, `layer` and `logits`, then their options as keyword-only arguments.
+
+    Args:
+        outputs: types of output capsules, J.
+        layer: 0 for the first convolutional capsule layer, 1 for the second, 2 for the class layer.
+        logits: return activations before the sigmoid, for a softmax loss.
+    """
+
+    def __init__(self, outputs: int, layer: int, logits: bool) -> None:
+        super().__init__()
+
+    def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
+        """Route the capsules that each position sees.
+
+        Args:
+            poses: of the input capsules, [B, C, 16].
+            activations: of the input capsules, [B, C].
+            weight: transformations W / |W|, [n, J, 4, 4].
+            fields: which n of the C input capsules each of the P positions sees.
+        """
+        raise NotImplementedError
+
+
+def matrix_votes(poses: Tensor, weight: Tensor, fields: Fields) -> Tensor:
+    """V_ij = W_ij M_i: *Learning to compute inner consensus*, eq. 1, with W already divided by its norm.
+
+    Args:
+        poses: 4x4 matrices row by row, [B, C, 16].
+        weight: [n, J, 4, 4].
+
+    Returns:
+        [B, P, n, J, 16].
+    """
+    seen = poses.unflatten(2, (4, 4))[:, fields.children]
+    return torch.einsum("njac,bpncd->bpnjad", weight, seen).flatten(4)

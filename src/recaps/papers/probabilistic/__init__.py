@@ -1,0 +1,1 @@
+"""*Capsule Networks, a Probabilistic Perspective*."""

@@ -1,0 +1,1 @@
+"""*Sparse Unsupervised Capsules Generalize Better*."""

@@ -1,0 +1,137 @@
+"""From a paper's functions to files: tables as CSV, Markdown and LaTeX, figures as PDF, PNG and the data they draw."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from recaps import io, npz
+from recaps.errors import UserError, nearest
+from recaps.report.results import Results
+from recaps.workflow.layout import METRICS_FILES
+
+STAND_IN = "stand-in data: not a result"
+_STYLE = Path(__file__).with_name("recaps.mplstyle")
+
+
+def table(name: str, results: Results, folder: Path) -> None:
+    """Write table `name` of a paper to `folder` as CSV (numbers), Markdown and LaTeX (rounded, with a heading)."""
+    values: pd.DataFrame = _function(results.name, "tables", name)(results)
+    output = results.paper.tables[name]
+    title = f"{output.title} [{STAND_IN}]" if results.stand_in else output.title
+    io.write_text(folder / f"{name}.csv", values.to_csv(index=False, float_format="%.6g"))
+    io.write_text(folder / f"{name}.md", f"**{title}**\n\n{output.caption}\n\n{markdown(values)}")
+    io.write_text(folder / f"{name}.tex", _latex(values, f"{title}. {output.caption}"))
+
+
+def figure(name: str, results: Results, folder: Path) -> None:
+    """Write figure `name` of a paper to `folder` as PDF and PNG, and the data that it draws as CSV."""
+    with plt.style.context(_STYLE):
+        drawing, data = _function(results.name, "figures", name)(results)
+        if results.stand_in:
+            _warn(drawing)
+        for ending in ("pdf", "png"):
+            _save(drawing, folder / f"{name}.{ending}")
+        plt.close(drawing)
+    io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))
+
+
+def metrics(results: Results, folder: Path) -> None:
+    """Write `metrics.csv`, every number that was measured for a paper, a row per variant, seed and metric; and
+    `metrics.npz`, the arrays that its figures draw besides those of single runs.
+
+    The arrays come first, so that metrics may be computed from them.
+    """
+    module = importlib.import_module(f"recaps.papers.{results.name}.metrics")
+    npz.save(folder / METRICS_FILES[1], module.arrays(results) if hasattr(module, "arrays") else {})
+    values: pd.DataFrame = module.metrics(results)
+    values.insert(0, "paper", results.name)
+    values["stand_in"] = results.stand_in
+    io.write_text(folder / METRICS_FILES[0], values.to_csv(index=False, float_format="%.8g"))
+
+
+def markdown(values: pd.DataFrame) -> str:
+    """A Markdown table; two decimals, none in rows of the unit `count`, empty cells for what is missing."""
+    shown = _rounded(values)
+    rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
+    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
+
+
+def _latex(values: pd.DataFrame, caption: str) -> str:
+    shown = _rounded(values)
+    lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in shown.to_numpy().tolist()]
+    head = " & ".join(_escape(column) for column in shown.columns) + r" \\"
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_escape(caption)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (shown.shape[1] - 1)}}}",
+            r"\hline",
+            head,
+            r"\hline",
+            *lines,
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _escape(text: Any) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text)).replace("->", r"$\to$")
+
+
+def _rounded(values: pd.DataFrame) -> pd.DataFrame:
+    shown = values.map(_cell)
+    if "unit" in values:
+        counts = values["unit"] == "count"
+        shown[counts] = values[counts].map(lambda value: _cell(value, ",.0f"))
+    return shown
+
+
+def _cell(value: Any, form: str = ".2f") -> str:
+    if pd.isna(value):
+        return ""
+    return f"{value:{form}}" if isinstance(value, float) else str(value)
+
+
+def _warn(drawing: Figure) -> None:
+    """Say above all that is drawn that the data are stand-ins."""
+    drawing.draw_without_rendering()
+    # Everything stays where it is now: a legend would move to the edge of the picture that is saved, beside the line.
+    drawing.set_layout_engine("none")
+    for legend in drawing.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, 1), drawing.transFigure)
+    box = drawing.get_tightbbox()
+    x, y = box.x0 / drawing.get_figwidth(), (box.y1 + 0.08) / drawing.get_figheight()
+    drawing.text(x, y, STAND_IN.capitalize(), fontsize=10, weight="bold", color="#c00000", va="bottom")
+
+
+def _save(drawing: Figure, file: Path) -> None:
+    # No date in the file: the same data give the same bytes.
+    metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
+    with io.atomic(file) as temporary:
+        drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
+
+
+def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
+    """The function of a paper's `tables` or `figures` that makes one: `table_1` makes `table-1`."""
+    module = importlib.import_module(f"recaps.papers.{paper}.{kind}")
+    function: Callable[[Results], Any] | None = getattr(module, name.replace("-", "_"), None)
+    if function is None:
+        known = [each.replace("_", "-") for each in vars(module) if re.fullmatch(r"(table|figure)_\d+", each)]
+        raise UserError(f"{module.__file__}: no {name.replace('-', '_')} for '{name}'{nearest(name, known)}")
+    return function

@@ -1,0 +1,185 @@
+"""What a paper's tables and figures are drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors import SafetensorError, safe_open
+
+from recaps import io
+from recaps.arrays import Arrays
+from recaps.arrays import read as read_split
+from recaps.config.variant import Paper
+from recaps.errors import UserError
+from recaps.npz import Array, read
+from recaps.report.claims import Printed
+from recaps.workflow import layout
+from recaps.workflow.layout import METRICS_FILES
+
+
+@dataclass(frozen=True)
+class Results:
+    """The saved results of one paper at one scale.
+
+    Attributes:
+        name: the paper, e.g. `sparse`.
+        paper: its configuration.
+        runs: the folder of its runs, `results/<scale>/runs/<paper>`.
+        folder: the folder of its tables, figures and timings, `results/<scale>/papers/<paper>`.
+        seeds: the seeds that were run.
+        resolve: the set that stands for a set at this scale (`affnist/test` -> `affnist-generated/test`).
+        printed: what the paper prints, by the claim's id.
+        stand_in: whether the runs were trained on stand-in data.
+    """
+
+    name: str
+    paper: Paper
+    runs: Path
+    folder: Path
+    seeds: Sequence[int]
+    resolve: Callable[[str], str]
+    printed: Mapping[str, Printed]
+    stand_in: bool
+
+    @property
+    def published(self) -> dict[str, float]:
+        """The published value of each claim of the paper that is a number, by the claim's id."""
+        return {claim: each.value for claim, each in self.printed.items()}
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Every number that was measured for the paper: the rows of `metrics.csv`."""
+        file = self.folder / METRICS_FILES[0]
+        try:
+            return pd.read_csv(file, keep_default_na=True, dtype={"measured_on": str}).fillna({"measured_on": ""})
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+
+    def metric(self, variant: str, name: str) -> Array:
+        """A metric's value for every seed that has it, [seeds]; empty where it was not measured."""
+        rows = self.metrics
+        return rows[(rows["variant"] == variant) & (rows["metric"] == name)]["value"].to_numpy(float)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that were made together with the metrics."""
+        return read(self.folder / METRICS_FILES[1])
+
+    def run(self, variant: str, seed: int | None = None) -> Path:
+        """Folder of a run; of the first seed where none is given."""
+        return self.runs / variant / f"seed-{self.seeds[0] if seed is None else seed}"
+
+    def record(self, variant: str, seed: int | None = None) -> dict[str, Any]:
+        """The run record."""
+        return dict(io.read_json(self.run(variant, seed) / "record.json"))
+
+    def config(self, variant: str, seed: int | None = None) -> dict[str, Any]:
+        """The settings that the run was really trained with, `image_shape` and `classes` among them."""
+        return dict(io.read_json(self.run(variant, seed) / "config.json"))
+
+    def history(self, variant: str, seed: int | None = None) -> pd.DataFrame:
+        """The run's history: a row per logging step."""
+        file = self.run(variant, seed) / "history.csv"
+        try:
+            return pd.read_csv(file)
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        except ValueError as error:
+            raise UserError(f"{file}: not a history ({' '.join(str(error).split())}); train again") from error
+
+    def evaluations(self, variant: str, seed: int | None = None) -> pd.DataFrame:
+        """The tests along a run's training: columns `step` and `test_error` (percent)."""
+        history = self.history(variant, seed)
+        if "test_error" not in history or history["test_error"].isna().all():
+            raise UserError(
+                f"{self.run(variant, seed) / 'history.csv'}: no test errors; set training.evaluate_every of '{variant}'"
+                f" in config/papers/{self.name}.yaml and train again"
+            )
+        return history[["step", "test_error"]].dropna().reset_index(drop=True)
+
+    def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
+        """One of the trained model's tensors, by its name in `model.safetensors`."""
+        file = self.run(variant, seed) / "model.safetensors"
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                return np.asarray(tensors.get_tensor(name))
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        except SafetensorError as error:
+            raise UserError(f"{file}: no tensor '{name}' can be read ({error}); train again") from error
+
+    def timing(self, name: str) -> dict[str, Any]:
+        """Seconds per training step of several variants, measured beside each other."""
+        return dict(io.read_json(self.folder / "timings" / f"{name}.json"))
+
+    def split(self, set_name: str) -> Arrays:
+        """The images and labels of the set that stands for `set_name` at this scale."""
+        return read_split(self.folder.parents[1] / "datasets" / self.resolve(set_name))
+
+    def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
+        """The head's result for every seed."""
+        return [io.read_json(layout.head(self.run(variant, seed), head, protocol)) for seed in self.seeds]
+
+    def accuracy(self, variant: str, head: str, protocol: str) -> Array:
+        """Accuracy in percent for every seed, [seeds]."""
+        return np.array([100 * result["accuracy"] for result in self.head(variant, head, protocol)])
+
+    def latents(self, variant: str, set_name: str, *names: str, seed: int | None = None) -> dict[str, Array]:
+        """The arrays `names` of a run's latents on a set."""
+        return read(layout.latents(self.run(variant, seed), self.resolve(set_name)), names)
+
+    def probe(self, variant: str, name: str, seed: int | None = None) -> dict[str, Array]:
+        """All arrays of a probe."""
+        return read(layout.probe(self.run(variant, seed), name))
+
+
+def head_metrics(results: Results, wanted: Container[tuple[str, str]] | None = None) -> pd.DataFrame:
+    """The accuracies of heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`.
+
+    Args:
+        results: the saved results.
+        wanted: pairs of variant and metric `<head>-<protocol>`, so that no other file is read; all if None.
+    """
+    rows = []
+    for variant, settings in results.paper.variants.items():
+        for head, protocols in settings.heads.items():
+            for protocol in protocols:
+                if wanted is not None and (variant, f"{head}-{protocol}") not in wanted:
+                    continue
+                test = results.resolve(results.paper.protocols[protocol].test.set)
+                for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
+                    value, n = 100 * result["accuracy"], result["n"]
+                    rows.append((variant, seed, f"{head}-{protocol}", value, math.nan, n, "percent", test))
+    return metric_rows(rows)
+
+
+MetricRow = tuple[str, int, str, float, float, int, str, str]
+
+
+def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
+    """Metrics as a table.
+
+    Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on;
+    empty for accuracies, whose error follows from n), n (0 where no number of images tells the error), unit, and
+    measured_on, their set.
+    """
+    return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
+
+
+def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
+    """The row of a metric that is the mean of one value per image (or per round of a timing)."""
+    n = len(values)
+    error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return variant, seed, metric, float(values.mean()), error, n, unit, measured_on
+
+
+def deviation(values: Array) -> float | None:
+    """Standard deviation over seeds; None for a single one."""
+    return float(values.std(ddof=1)) if len(values) > 1 else None

@@ -1,0 +1,437 @@
+"""Tables, figures and metrics of the paper `consensus`, from a small tree of results of our choice."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import made_results
+import numpy as np
+import pytest
+import torch
+from made_results import CONFIG, values
+from safetensors.numpy import save_file
+
+from recaps import arrays, io
+from recaps.config.load import Project, load
+from recaps.errors import UserError
+from recaps.npz import Array, save
+from recaps.papers.consensus import metrics as consensus
+from recaps.report import draw
+from recaps.papers.consensus import architecture as networks
+from recaps.report.results import Results
+from recaps.report.claims import Bound, Number, Ordering, check_variants
+from recaps.report.scorecard import scorecard
+
+CLAIMS = made_results.claims("consensus")
+SHAPES = {"mnist": ([1, 28, 28], 10), "norb": ([1, 32, 32], 5)}
+SIDES = {"mnist": 3, "norb": 4}
+#: Errors by routing on MNIST and smallNORB, and at familiar and novel viewpoints.
+ERRORS = {"em": (0.9, 6.3), "similarity": (1.0, 8.2), "connectionist": (0.5, 6.7)}
+VIEWS = {"em": (5.0, 13.0), "similarity": (6.0, 18.0), "connectionist": (4.0, 11.0)}
+#: Test errors at steps 10, 50 and 100.
+CURVES = {"em": (50, 20, 8), "similarity": (90, 30, 12), "connectionist": (40, 6, 4)}
+
+
+def config(*without: str, **overrides: Any) -> Project:
+    values = {"scale": "desk", "papers": ["consensus"], "without": list(without)}
+    return load(values | {"overrides": {"consensus": {"variants": overrides}}}, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return config()
+
+
+@pytest.fixture
+def results(tmp_path: Path, project: Project) -> Results:
+    return make(tmp_path, project, seeds=(0, 1))
+
+
+def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
+    """Results in which seed s has every error s points higher."""
+    results = made_results.frame(folder, project, "consensus", seeds, _run)
+    for name in sorted(results.paper.shown_sets):
+        arrays.save(_norb() if name.startswith("smallnorb") else _digits(), made_results.datasets(results) / name)
+    seconds = {f"mnist-{each}": [k, 2 * k] for each, k in (("em", 1.0), ("similarity", 0.5), ("connectionist", 3.0))}
+    made_results.timed(results, seconds, batch_size=100)
+    return results
+
+
+def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
+    dataset, _, routing = variant.partition("-")
+    run = results.run(variant, seed)
+    shape, classes = SHAPES.get(dataset, SHAPES["norb"])
+    io.write_json(run / "config.json", {"model": model, "image_shape": shape, "classes": classes})
+    if dataset not in SHAPES:
+        for part, error in zip(("familiar", "novel"), VIEWS[routing], strict=True):
+            head = {"accuracy": 1 - (error + seed) / 100, "n": 16_200 if part == "familiar" else 32_400}
+            io.write_json(run / "heads" / f"argmax-{dataset}-{part}.json", head)
+        return
+    error = ERRORS[routing][dataset == "norb"] + seed
+    head = {"accuracy": 1 - error / 100, "n": 10_000 if dataset == "mnist" else 48_600}
+    io.write_json(run / "heads" / f"argmax-{dataset}.json", head)
+    rows = [f"{step},0.1,{each + seed}\n" for step, each in zip((10, 50, 100), CURVES[routing], strict=True)]
+    io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(rows))
+    save(run / "probes" / "routing.npz", _probe(routing, SIDES[dataset], classes))
+    if routing == "similarity":
+        tensors = {}
+        for layer, (gaussians, types) in enumerate(((4, 16), (4, 16), (10, classes))):
+            spread = np.random.default_rng(layer).normal(1 + layer, 0.2, (gaussians, types))
+            tensors[f"layers.{layer}.routing.widths"] = spread.astype(np.float32)
+            tensors[f"layers.{layer}.routing.mixture"] = np.arange(gaussians, dtype=np.float32)
+        save_file(tensors, run / "model.safetensors")
+
+
+def _probe(routing: str, side: int, classes: int) -> dict[str, Array]:
+    """Assignments of 32 images: half of what comes from the right class's own corner goes there."""
+    draw, labels = np.random.default_rng(len(routing)), np.arange(32) % classes
+    coupling = draw.random((32, side, side, 16, classes)) + 0.2
+    for image, label in enumerate(labels):
+        coupling[image, label % side, label // side % side, :, label] += 3
+    coupling /= coupling.sum(4 if routing == "em" else (1, 2, 3), keepdims=True)
+    low = {"em": 0.05, "similarity": 0.9, "connectionist": 0.3}[routing]
+    effective = {f"effective-{k}": draw.uniform(low, low + 0.1, (32, (25, 9, 1)[k], 10)) for k in range(3)}
+    images = draw.normal(size=(32, 1, 32, 32)).astype(np.float32)
+    return {"images": images, "coupling": coupling.astype(np.float32), "labels": labels, **effective}
+
+
+def _digits() -> arrays.Arrays:
+    """Forty images, a bright row for each class."""
+    labels = np.arange(40) % 10
+    images = np.zeros((40, 1, 28, 28), np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[0, 2 * label + 4 : 2 * label + 7, 4:24] = 200
+    return arrays.Arrays(images, labels, {}, {"name": "mnist", "classes": 10})
+
+
+def _norb() -> arrays.Arrays:
+    """Twenty scenes of two pictures each, the right camera's first in the file."""
+    scenes = np.repeat(np.arange(20), 2)
+    camera = np.tile([1, 0], 20)
+    images = np.full((40, 1, 48, 48), 190, np.uint8)
+    for image, scene, side in zip(images, scenes, camera, strict=True):
+        image[0, 8 + 6 * (scene % 5) : 16 + 6 * (scene % 5), 14 + 6 * side : 34 + 6 * side] = 40
+    factors = {"camera": camera, "original": scenes, "azimuth": 2 * (scenes % 18)}
+    return arrays.Arrays(images, scenes % 5, factors, {"name": "smallnorb-48", "classes": 5})
+
+
+# Tables
+
+
+def test_table_1_measures_shapes_and_counts_weights(results: Results) -> None:
+    table = consensus.table_1(results)
+    paper = table[table["geometry"] == "smallNORB, the paper's setting"].set_index("layer")
+    assert list(paper["output"])[:-1] == ["32x32x1", "14x14x64", "14x14x64", "14x14x8", "6x6x16", "4x4x16", "1x1x5"]
+    assert list(paper["details ours"]) == list(paper["details published"])
+    assert list(paper["weights"].dropna()) == [1664, 128, 8320 + 520, 18_432, 36_864, 20_480, 86_280]
+    total = paper.loc["Total without BatchNorm"]
+    assert total["weights"] == paper["weights"].dropna().iloc[[0, 2, 3, 4, 5]].sum()
+    assert total["weights published"] == 86_000
+    # A pair of costs for each type; Q logits and per type Q widths, two penalties and three coefficients.
+    assert list(paper["EM routing"].dropna()) == [32, 32, 10, 74]
+    own = [4 + 16 * (4 + 5), 4 + 16 * (4 + 5), 10 + 5 * (10 + 5)]
+    assert list(paper["Similarity learning routing"].dropna()) == [*own, sum(own)]
+    mnist = table[table["geometry"] == "MNIST, as run"].set_index("layer")
+    assert mnist.loc["Capsule Class Layer", "output"] == "1x1x10"
+    assert mnist.loc["Total without BatchNorm", "weights"] == 86_280 + 160 * (3 * 3 * 16 - 4 * 4 * 8)
+    assert mnist["weights published"].isna().all()
+
+
+def test_a_narrower_run_is_listed_as_it_is(tmp_path: Path) -> None:
+    narrow = {"model": {"conv_channels": 8, "types": [4, 4, 4], "lstm_units": 4, "activation_layers": [[], [8], [16]]}}
+    project = config("smallnorb", **{f"mnist-{each}": narrow for each in consensus.ROUTINGS})
+    results = make(tmp_path, project, seeds=(0,))
+    table = consensus.table_1(results).set_index(["geometry", "layer"])
+    assert table.loc[("MNIST, as run", "Convolutional Capsule Layer 1"), "details ours"] == "K=3, S=2, Ch=4"
+    assert table.loc[("MNIST, as run", "Primary Capsules"), "weights"] == 8 * 4 * 17 + 4 * 17
+    assert "smallNORB, as run" not in table.index
+    assert table.loc[("smallNORB, the paper's setting", "Total without BatchNorm"), "weights"] == 86_280
+    second = consensus.table_2(results).iloc[1]
+    assert second["activation ours"] == "[8]"
+    assert second["activation published"] == "[64, 64]"
+    assert second["units ours"] == 4
+    assert second["parameters: cell"] == (34 + 4) * 16 + 16
+    assert second["parameters: activation"] == 4 * 8 + 8 + 8 + 1
+    rows = consensus.metrics(results)
+    assert values(rows, "mnist-em", "paper-weights") == [86_280]
+    assert values(rows, "mnist-em", "weights") == [208 + 612 + 9 * 4 * 4 * 16 * 2 + 9 * 4 * 10 * 16]
+
+
+def test_table_2_counts_every_network(results: Results) -> None:
+    table = consensus.table_2(results)
+    assert list(table["compatibility published"]) == list(table["compatibility ours"]) == ["[]", "[32, 32]", "[64, 64]"]
+    assert list(table["parameters: cell"]) == [(34 + 16) * 64 + 64] * 3
+    assert list(table["parameters: activation"]) == [17, 16 * 64 + 64 + 64 * 64 + 64 + 65, 2108 + 124 * 125 + 125]
+    assert list(table["all"]) == list(table["all, the paper's widths"]) == [3298, 10_210, 26_310]
+
+
+def test_table_3_has_every_published_row(results: Results) -> None:
+    table = consensus.table_3(results)
+    assert len(table) == 2 * 5
+    assert list(table["error % published"].dropna()) == [0.53, 0.9, 1, 6.7, 6.3, 8.2, 2.2, 8.19]
+    norb = table[table["benchmark"] == "smallNORB"].set_index("routing")
+    assert norb.loc["EM (Gritzman)", "error % ours"] == pytest.approx(6.8)  # seeds 6.3 and 7.3
+    assert norb.loc["EM (original authors)", "error % ours"] == pytest.approx(6.8)
+    assert norb.loc["Similarity learning", "sd"] == pytest.approx(math.sqrt(0.5))
+    assert norb.loc["Connectionist", "tested on"] == "smallnorb-48/test"
+    assert norb.loc["Connectionist", "n"] == 48_600
+
+
+def test_table_4_has_the_gap_and_its_own_deviation(results: Results) -> None:
+    rows = consensus.table_4(results).set_index(["viewpoint", "routing"])
+    assert len(rows) == 6
+    row = rows.loc[("elevation", "Similarity learning")]
+    assert row["familiar %"] == pytest.approx(6.5)
+    assert row["novel %"] == pytest.approx(18.5)
+    assert row["novel sd"] == pytest.approx(math.sqrt(0.5))
+    assert row["gap %"] == pytest.approx(12)
+    assert row["gap sd"] == pytest.approx(0, abs=1e-9)
+    assert (row["tested on"], row["n familiar"], row["n novel"]) == ("smallnorb-48-elevation", 16_200, 32_400)
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path, project: Project) -> None:
+    results = make(tmp_path, project, seeds=(0,))
+    assert consensus.table_3(results)["sd"].isna().all()
+    assert consensus.table_4(results)["gap sd"].isna().all()
+
+
+# Metrics
+
+
+def test_errors_and_gaps(results: Results) -> None:
+    table = consensus.metrics(results)
+    assert values(table, "norb-connectionist", "error") == pytest.approx([6.7, 7.7])
+    assert values(table, "azimuth-em", "error-novel") == pytest.approx([13, 14])
+    assert values(table, "azimuth-em", "gap") == pytest.approx([8, 8])
+    row = table[(table["variant"] == "azimuth-em") & (table["metric"] == "gap")].iloc[0]
+    assert row["se"] == pytest.approx(math.sqrt(5 * 95 / 16_200 + 13 * 87 / 32_400))
+    assert row["measured_on"] == "smallnorb-48-azimuth"
+
+
+def test_shares_are_means_over_images(results: Results) -> None:
+    table = consensus.metrics(results)
+    rows = table[(table["variant"] == "norb-em") & (table["metric"] == "effective-share-class")]
+    expected = results.probe("norb-em", "routing")["effective-2"].mean((1, 2))
+    assert rows["value"].iloc[0] == pytest.approx(expected.mean())
+    assert rows["se"].iloc[0] == pytest.approx(expected.std(ddof=1) / math.sqrt(32))
+    assert set(rows["measured_on"]) == {"smallnorb-48/test"}
+    assert not values(table, "azimuth-em", "effective-share-class")
+
+
+def test_time_is_compared_within_each_round(results: Results) -> None:
+    table = consensus.metrics(results)
+    assert values(table, "mnist-connectionist", "time-ratio") == pytest.approx([3.0])
+    assert values(table, "mnist-similarity", "time-ratio") == pytest.approx([0.5])
+    assert not values(table, "mnist-em", "time-ratio")
+
+
+def test_every_claim_finds_what_it_measures(results: Results, project: Project) -> None:
+    check_variants(CLAIMS, project.papers)
+    verdicts = made_results.verdicts("consensus", consensus.metrics(results))
+    assert verdicts["consensus/section-5/weights"] == "reproduced"
+
+
+def test_without_smallnorb_its_claims_are_not_judged(tmp_path: Path) -> None:
+    results = make(tmp_path, config("smallnorb"), seeds=(0,))
+    card = scorecard(CLAIMS, consensus.metrics(results).assign(paper="consensus", stand_in=False), "desk")
+    lacking = card[card["verdict"] == "not run at this scale"]["id"]
+    assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id]
+
+
+def test_the_claims_hold_every_printed_number() -> None:
+    numbers = [claim for claim in CLAIMS if isinstance(claim, Number)]
+    assert sorted(claim.published for claim in numbers) == [0.53, 0.9, 1, 2.2, 6.3, 6.7, 8.19, 8.2, 86_000]
+    assert {claim.published for claim in numbers if claim.quoted} == {0.9, 2.2, 6.3, 8.2}
+    assert sum(isinstance(claim, Ordering) for claim in CLAIMS) == 5
+    limits = {
+        claim.at_most if claim.at_least is None else claim.at_least for claim in CLAIMS if isinstance(claim, Bound)
+    }
+    assert limits == {0.8, 2.2}
+
+
+# What figures are made of
+
+
+def test_the_toy_clustering_is_equation_11_and_stands_still() -> None:
+    votes, activations = networks.toy_votes()
+    pairs = [(one, two) for one in consensus.LAMBDA_1 for two in consensus.LAMBDA_2]
+    shares, poses = networks.cluster(votes, activations, pairs, consensus.TOY_WIDTH)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    for (one, two), share, pose in zip(pairs, shares, poses, strict=True):
+        similarity = np.exp(-np.square(votes - pose).sum(1) / (2 * consensus.TOY_WIDTH**2))
+        expected = activations ** (two / (one + two)) * np.exp(similarity / (one + two))
+        np.testing.assert_allclose(share, expected / expected.sum(), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(pose, share @ votes, atol=1e-9)
+
+
+def test_the_toy_shows_what_its_caption_says() -> None:
+    votes, activations = networks.toy_votes()
+    assert activations[:30].max() < activations[30:50].min()
+    shares, poses = networks.cluster(votes, activations, [(0.05, 0), (0.05, 10), (12, 1)], consensus.TOY_WIDTH)
+    assert poses[0, 0] < -1, "the larger cluster"
+    assert poses[1, 0] > 0, "towards the active one"
+    assert shares[2].max() / shares[2].min() < 1.5, "all but even"
+
+
+def test_the_kernel_is_equation_15() -> None:
+    distances, mixture, widths = np.array([0.0, 0.5, 2.0]), np.array([0.0, 1.0]), np.array([[1.0, 0.2], [0.5, 3.0]])
+    weights = np.exp(mixture) / np.exp(mixture).sum()
+    expected = np.einsum("q,nqj->nj", weights, np.exp(-(distances[:, None, None] ** 2) / (2 * widths**2)))
+    np.testing.assert_allclose(networks.kernel(distances, mixture, widths), expected, rtol=1e-4)
+
+
+def test_scenes_have_their_cameras_in_order() -> None:
+    split = _norb()
+    places = consensus._scenes(split)
+    assert places.shape == (5, 2)
+    assert split.factors["camera"][places].tolist() == [[0, 1]] * 5
+    assert split.factors["original"][places].tolist() == [[k, k] for k in range(5)]
+    assert consensus._scenes(_digits()).tolist() == [[k] for k in range(10)]
+
+
+def test_the_network_sees_crops_of_smallnorb_and_mnist_as_it_is(project: Project) -> None:
+    split, variants = _norb(), project.papers["consensus"].variants
+    views = consensus._views(split, np.array([0, 3]), variants["norb-em"].training, seed=0)
+    assert [len(pictures) for pictures in views.values()] == [2, 2, 6]
+    whole = split.images[3, 0] / 255.0
+    centre = ((whole - whole.mean()) / whole.std())[8:40, 8:40]
+    np.testing.assert_allclose(views["as tested"][1], centre, atol=1e-5)
+    assert len({picture.tobytes() for picture in views["as trained on"]}) == 6
+    assert {picture.shape for picture in views["as trained on"]} == {(32, 32)}
+    assert list(consensus._views(_digits(), np.array([0]), variants["mnist-em"].training, seed=0)) == ["as prepared"]
+
+
+@pytest.mark.parametrize("routing", list(consensus.ROUTINGS))
+def test_shares_of_the_right_class(routing: str) -> None:
+    probe = _probe(routing, 3, 10)
+    shares = consensus.class_shares(probe["coupling"], probe["labels"], routing)
+    assert shares.shape == (32, 3, 3)
+    assert all(np.unravel_index(shares[k].argmax(), (3, 3)) == (k % 3, k // 3) for k in range(9))
+    if routing == "em":
+        every = [consensus.class_shares(probe["coupling"], np.full(32, label), "em") for label in range(10)]
+        np.testing.assert_allclose(np.sum(every, 0), 1, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(shares.sum((1, 2)), 1, rtol=1e-5)
+
+
+# Figures
+
+
+@pytest.mark.parametrize(
+    ("seeds", "without", "missing"),
+    [
+        ((0,), (), set()),
+        ((0, 1, 2), (), set()),
+        ((0,), ("smallnorb",), {"table-4"}),
+        ((0, 1), ("mnist",), {"figure-8"}),
+    ],
+)
+def test_everything_is_drawn_with_its_data(
+    tmp_path: Path, seeds: tuple[int, ...], without: tuple[str, ...], missing: set[str]
+) -> None:
+    results = make(tmp_path, config(*without), seeds)
+    made_results.drawn(results, tmp_path)
+    assert set(consensus.FIGURES) | set(consensus.TABLES) == set(results.paper.outputs) | missing
+    assert len(consensus.metrics(results))
+
+
+def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -> None:
+    draw.table("table-1", results, tmp_path)
+    text = (tmp_path / "table-1.md").read_text()
+    assert "| Total without BatchNorm |  |  |  | 86280 | 86000 | 39818 | 74 | 381 |" in text
+
+
+def test_figure_2_saves_every_panel(results: Results) -> None:
+    _, data = consensus.figure_2(results)
+    panels = data.groupby(["lambda_1", "lambda_2"])
+    assert len(panels) == 12
+    np.testing.assert_allclose(panels["compatibility"].sum(), 1)
+
+
+def test_figure_4_lists_its_images(results: Results) -> None:
+    _, data = consensus.figure_4(results)
+    counts = data.groupby(["set", "view"]).size()
+    assert counts.to_dict() == {
+        ("smallnorb-48/train", "as prepared"): 10,
+        ("smallnorb-48/train", "as tested"): 10,
+        ("smallnorb-48/train", "as trained on"): 30,
+        ("mnist/train", "as prepared"): 10,
+    }
+    tested = data[(data["view"] == "as tested") & (data["label"] == 2)]
+    assert list(tested["camera"]) == [0, 1]
+    assert set(tested["side"]) == {32}
+
+
+def test_figure_5_begins_with_the_initial_width(results: Results) -> None:
+    drawing, data = consensus.figure_5(results)
+    assert [len(axis.lines) for axis in drawing.axes] == [17, 17, 11, 17, 17, 6]
+    initial = data[(data["kernel"] == "initial") & (data["variant"] == "norb-similarity")]
+    width = results.config("norb-similarity")["model"]["kernel_width"]
+    np.testing.assert_allclose(initial["K"], np.exp(-(initial["distance"] ** 2) / (2 * width**2)), rtol=1e-3, atol=1e-9)
+
+
+def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:
+    _, data = consensus.figure_6(results)
+    maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == "mnist-similarity")]
+    np.testing.assert_allclose(maps.groupby("image")["value"].sum(), 1, rtol=1e-5)
+    shares = data[(data["quantity"] == "effective share") & (data["variant"] == "norb-em")]
+    median = shares[(shares["level"] == 0.5) & (shares["layer"] == "class")]["value"]
+    assert list(median) == [pytest.approx(np.median(results.probe("norb-em", "routing")["effective-2"]))]
+
+
+def test_figure_7_keeps_every_evaluation(results: Results) -> None:
+    drawing, data = consensus.figure_7(results)
+    assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
+    assert len(data) == 2 * 3 * 2 * 3
+    lines = {str(line.get_label()): line for line in drawing.axes[0].lines}
+    assert list(lines) == [
+        "Connectionist\n1,000 test images",
+        "EM\n2,000 test images",
+        "Similarity learning\n2,000 test images",
+    ]
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == list(lines)
+    assert list(np.asarray(lines["Connectionist\n1,000 test images"].get_ydata())) == [
+        40.5,
+        6.5,
+        4.5,
+    ]  # means over seeds
+
+
+def test_figure_8_draws_medians_and_rounds(results: Results) -> None:
+    drawing, data = consensus.figure_8(results)
+    assert [patch.get_height() for patch in drawing.axes[0].patches] == pytest.approx([450, 150, 75])
+    assert len(data) == 6
+    labels = [label.get_text() for label in drawing.axes[0].get_xticklabels()]
+    assert labels == ["Connectionist\n100", "EM\n100", "Similarity learning\n100"]
+
+
+@pytest.mark.parametrize("routing", list(consensus.ROUTINGS))
+def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
+    torch.manual_seed(0)
+    project = config("smallnorb")
+    results = make(tmp_path, project, seeds=(0,))
+    model = networks.build(results.config(f"mnist-{routing}") | {"image_shape": (1, 28, 28)}).eval()
+    labels = torch.arange(12) % 10
+    with torch.inference_mode():
+        made = model.probes()["routing"](torch.rand(12, 1, 28, 28), labels) | {"labels": labels}
+    save(
+        results.run(f"mnist-{routing}") / "probes" / "routing.npz", {name: each.numpy() for name, each in made.items()}
+    )
+    _, data = consensus.figure_6(results)
+    maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == f"mnist-{routing}")]
+    assert len(maps) == 8 * 9
+    if routing != "em":
+        np.testing.assert_allclose(maps.groupby("image")["value"].sum(), 1, rtol=1e-4)
+    assert data["value"].between(0, 1.0001).all()
+
+
+# Mistakes
+
+
+def test_a_history_without_tests_is_told(results: Results) -> None:
+    (results.run("norb-em") / "history.csv").write_text("step,loss\n10,0.1\n")
+    message = r"no test errors; set training\.evaluate_every of 'norb-em' in config/papers/consensus\.yaml"
+    with pytest.raises(UserError, match=message):
+        consensus.figure_7(results)

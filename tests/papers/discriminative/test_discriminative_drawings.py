@@ -1,0 +1,412 @@
+"""Tables, figures and metrics of the paper `discriminative`, from a small tree of results of our choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import made_results
+import numpy as np
+import pandas as pd
+import pytest
+from made_results import CONFIG, values
+from safetensors.numpy import save_file
+
+from recaps import arrays, io
+from recaps.config.load import Project, load
+from recaps.config.training import Training
+from recaps.errors import UserError
+from recaps.npz import Array, save
+from recaps.papers.discriminative import metrics as discriminative
+from recaps.report import draw
+from recaps.report import measures
+from recaps.report import parts
+from recaps.report.results import Results, mean_row
+from recaps.report.claims import Bound, Number, Ordering
+from recaps.report.measured import collect
+from recaps.report.scorecard import scorecard
+
+CLAIMS = made_results.claims("discriminative")
+LABELS = np.array([0, 1, 0, 1, 2, 2])
+#: What L2/FC takes the six images for: the fourth is wrong.
+PREDICTED = np.array([0, 1, 0, 2, 2, 2])
+SHAPES = {"mnist": [1, 28, 28], "fashion": [1, 28, 28], "cifar": [3, 24, 24], "multimnist": [1, 36, 36]}
+#: Test errors at steps 10, 50 and 100.
+CURVES = {"dr": (50, 20, 8), "l2": (40, 6, 7), "l1": (30, 8, 6), "l2-fc": (30, 9, 5), "l1-fc": (20, 7, 6.5)}
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    names = [f"{name}-{each}" for name in ("fashion", "multimnist") for each in ("l2", "l1")]
+    longer = {name: {"training": {"steps": 10_000}} for name in (*names, "cifar-l2-fc", "cifar-l1-fc")}
+    values = {"scale": "desk", "papers": ["discriminative"], "datasets": {"cifar10": "cifar10-jpeg"}}
+    return load(values | {"overrides": {"discriminative": {"variants": longer}}}, CONFIG)
+
+
+@pytest.fixture
+def results(tmp_path: Path, project: Project) -> Results:
+    return make(tmp_path, project, seeds=(0, 1))
+
+
+def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
+    """Results in which seed s has every error s points higher."""
+    results = made_results.frame(folder, project, "discriminative", seeds, _run)
+    images = np.zeros((6, 1, 28, 28), np.uint8)
+    images[:, 0, :, :14] = np.array([0, 50, 100, 150, 200, 255], np.uint8)[:, None, None]
+    shown = arrays.Arrays(images, LABELS, {}, {"name": "fashion-mnist", "classes": 3})
+    arrays.save(shown, made_results.datasets(results) / "fashion-mnist" / "test")
+    seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in results.paper.variants}
+    made_results.timed(results, seconds, batch_size=128)
+    return results
+
+
+def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
+    dataset, _, algorithm = variant.partition("-")
+    run = results.run(variant, seed)
+    rows = zip((10, 50, 100), CURVES[algorithm], strict=True)
+    lines = [f"{step},0.1,{error + seed}\n{step + 5},0.1,\n" for step, error in rows]
+    io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(lines)[: -len("105,0.1,\n")])
+    error = CURVES[algorithm][-1] + seed
+    io.write_json(run / "heads" / f"argmax-{dataset}.json", {"accuracy": 1 - error / 100, "n": 10_000})
+    io.write_json(run / "config.json", {"model": model, "image_shape": SHAPES[dataset], "classes": 10})
+    io.write_json(run / "record.json", {"parameters": 1000 + len(algorithm)})
+    coefficients = np.array([[-0.5, 0.005], [0.02, 1.0]] if "l2" in algorithm else [[0.0, -0.001], [0.001, 1.0]])
+    save_file({"coefficients": coefficients.astype(np.float32)}, run / "model.safetensors")
+    if variant in ("fashion-dr", "fashion-l2-fc"):
+        capsules = np.full((6, 3, 16), 0.5 if algorithm == "dr" else 0.25, np.float32)
+        scores = np.eye(3, dtype=np.float32)[PREDICTED]
+        save(run / "latents" / "fashion-mnist-test.npz", {"capsules": capsules, "scores": scores, "labels": LABELS})
+
+
+@pytest.fixture
+def _decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that paints the left half of the picture as bright as the capsule's first number."""
+
+    def reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
+        assert run.parent.name == "fashion-dr"
+        pictures = np.zeros((len(labels), 28, 28), np.float32)
+        pictures[:, :, :14] = capsules[np.arange(len(labels)), labels, 0][:, None, None]
+        return pictures
+
+    monkeypatch.setattr(discriminative, "_reconstruct", reconstruct)
+
+
+# Tables
+
+
+def test_table_1_sets_what_was_built_beside_what_is_printed(results: Results) -> None:
+    table = discriminative.table_1(results).set_index("layer")
+    assert list(table["MNIST published"].dropna()) == [256, 32, 10, 512, 1024, 784]
+    assert list(table["CIFAR-10 published"].dropna()) == [256, 64, 10]
+    assert list(table["MNIST ours"][:6]) == [64, 32, 10, 512, 1024, 784]  # the scale `desk` narrows Conv1
+    assert table.loc["FC3", "MultiMNIST ours"] == 36 * 36
+    assert pd.isna(table.loc["FC1", "CIFAR-10 ours"])
+    assert "LeakyReLU 0.2 (CIFAR-10)" in str(table.loc["Conv1", "activation ours"])
+    assert str(table.loc["Cap2", "activation ours"]).startswith("squash (DR), squash of votes (L2, L1,")
+    assert table.loc["parameters, L2/FC and L1/FC", "CIFAR-10 ours"] == 1005
+    assert pd.isna(table.loc["parameters, L2 and L1", "CIFAR-10 ours"])
+
+
+def test_table_2_has_every_published_number_beside_ours(results: Results) -> None:
+    table = discriminative.table_2(results)
+    assert len(table) == 5 + 5 + 3 + 3 + 3
+    assert table["error % published"].notna().all()
+    rows = table.set_index(["benchmark", "algorithm"])
+    fashion = rows.loc[("Fashion-MNIST", "L1")]
+    assert fashion["error % ours"] == pytest.approx(6.5)  # seeds 6 and 7
+    assert fashion["sd"] == pytest.approx(math.sqrt(0.5))
+    assert fashion["error % published"] == 6.76
+    assert rows.loc[("CIFAR-10", "L2/FC"), "tested on"] == "cifar10-jpeg/test"
+    assert rows.loc[("Average of the three", "L1/FC"), "error % ours"] == pytest.approx(7)
+    assert rows.loc[("MultiMNIST", "L2"), "error % published"] == 7.54
+
+
+def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -> None:
+    draw.table("table-1", results, tmp_path)
+    text = (tmp_path / "table-1.md").read_text()
+    assert "| FC3 |  |  | sigmoid | sigmoid | 784 | 784 | 784 | 784 |  |  | 1296 |" in text
+    assert "| parameters, DR |  |  |  |  |  | 1002 |  | 1002 |  | 1002 | 1002 |" in text
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path, project: Project) -> None:
+    table = discriminative.table_2(make(tmp_path, project, seeds=(0,)))
+    assert table["sd"].isna().all()
+
+
+# Metrics
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_errors_and_their_average(results: Results) -> None:
+    table = discriminative.metrics(results)
+    assert values(table, "mnist-l2-fc", "error") == pytest.approx([5, 6])
+    assert values(table, "cifar-l1-fc", "average-error") == pytest.approx([6.5, 7.5])
+    assert not values(table, "mnist-l2-fc", "average-error")
+    row = table[(table["variant"] == "cifar-dr") & (table["metric"] == "average-error")].iloc[0]
+    assert row["n"] == 30_000
+    assert row["measured_on"] == "mnist/test and fashion-mnist/test and cifar10-jpeg/test"
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_convergence_is_measured_against_runs_of_the_same_data_and_seed(results: Results) -> None:
+    table = discriminative.metrics(results)
+    assert values(table, "mnist-l2", "lowest-error") == [6, 7]
+    assert values(table, "mnist-l2", "early-error") == [40, 41]  # step 10 of 100
+    # The level on MNIST is DR's final 8, and 9 for seed 1.
+    assert values(table, "mnist-l2", "steps-to-level") == [50, 50]
+    assert values(table, "mnist-l2-fc", "steps-to-level") == [100, 100]
+    assert values(table, "mnist-l2", "dr-steps-to-level") == [100, 100]
+    assert not values(table, "mnist-dr", "steps-to-level")
+    # The scale `desk` watches training with 2,000 of the 10,000 test images.
+    assert set(table[table["metric"] == "early-error"]["n"]) == {2000}
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_coefficients_are_counted_where_they_learn_for_long_enough(results: Results) -> None:
+    table = discriminative.metrics(results)
+    assert values(table, "fashion-l2", "coefficients-negative") == [0.25, 0.25]
+    assert values(table, "fashion-l2", "coefficients-near-zero") == [0.25, 0.25]
+    assert values(table, "fashion-l1", "coefficients-near-zero") == [0.75, 0.75]
+    assert not values(table, "fashion-dr", "coefficients-negative")
+    assert not values(table, "mnist-l2", "coefficients-negative"), "800 steps cannot take one from 1 to 0"
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_time_is_compared_within_each_round(results: Results) -> None:
+    table = discriminative.metrics(results)
+    row = table[(table["variant"] == "cifar-l2-fc") & (table["metric"] == "time-ratio")]
+    assert list(row["value"]) == pytest.approx([0.6])  # 0.5 / 1 and 1.4 / 2, once for all seeds
+    assert list(row["se"]) == pytest.approx([0.1])
+    assert list(row["n"]) == [2]
+    assert not values(table, "cifar-dr", "time-ratio")
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_decoded_images_are_those_that_are_classified_right(results: Results) -> None:
+    brightness = np.array([0, 50, 100, 200, 255]) / 255  # without the fourth image
+    own, other = (28 * 14 * (brightness - shade) ** 2 for shade in (0.5, 0.25))
+    table = discriminative.metrics(results)
+    assert values(table, "fashion-dr", "decoded-error") == pytest.approx([own.mean()] * 2)
+    assert values(table, "fashion-l2-fc", "decoded-error") == pytest.approx([other.mean()] * 2)
+    # Class means: 50 of 0 and 100, 50 of itself, 227.5 of 200 and 255.
+    means = 28 * 14 * ((np.array([0, 50, 100, 200, 255]) - np.array([50, 50, 50, 227.5, 227.5])) / 255) ** 2
+    assert values(table, "fashion-l2-fc", "poorly-decoded") == pytest.approx([(other > means).mean()] * 2)
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_every_claim_finds_what_it_measures(results: Results) -> None:
+    table = discriminative.metrics(results).assign(paper="discriminative", stand_in=False)
+    known = collect(table)
+    for claim in CLAIMS:
+        for measure in claim.measures:
+            found = known[("discriminative", measure.variant, measure.metric)]
+            assert found.unit == claim.unit, claim.id
+    verdicts = scorecard(CLAIMS, table, "desk")["verdict"]
+    assert "not run at this scale" not in set(verdicts)
+
+
+def test_the_claims_hold_every_printed_number() -> None:
+    numbers = sorted(claim.published for claim in CLAIMS if isinstance(claim, Number))
+    table_2 = [0.34, 0.35, 0.32, 0.35, 0.44, 7.21, 7.01, 6.76, 6.75, 6.77, 15.3, 14.52, 14.04, 7.62, 7.21, 7.08]
+    assert numbers == sorted([*table_2, 7.47, 7.54, 7.54])
+    gains = {claim.published for claim in CLAIMS if isinstance(claim, Bound) and "gain" in claim.id}
+    assert gains == {0.78, 1.26}
+    savings = [claim for claim in CLAIMS if isinstance(claim, Bound) and "/saves-" in claim.id]
+    assert len(savings) == 12
+    assert {claim.at_most for claim in savings} == {0.8}
+    assert any(isinstance(claim, Ordering) and "/faster-cifar" in claim.id for claim in CLAIMS)
+
+
+# What they are made of
+
+
+def curve(*errors: float) -> pd.DataFrame:
+    return pd.DataFrame({"step": range(10, 10 * len(errors) + 10, 10), "test_error": errors})
+
+
+def test_the_level_is_one_that_every_run_reaches() -> None:
+    assert measures.steps_to_level(curve(50, 30, 9), curve(50, 9, 10)) == [30, 20]
+    assert measures.steps_to_level(curve(50, 9, 5), curve(6, 20, 6)) == [30, 10]
+
+
+def test_travel_is_the_sum_of_the_rates() -> None:
+    training = Training(steps=2, learning_rate=0.1, lr_decay=0.5, lr_decay_steps=1, lr_floor=0.03)
+    assert measures.travel(training, 0.5) == pytest.approx(0.05 + 0.03)
+
+
+def test_the_early_error_is_that_nearest_to_a_tenth() -> None:
+    assert measures.early_error(curve(*range(100, 0, -5))) == 95  # 20 evaluations, step 20 of 200
+    assert measures.early_error(curve(7)) == 7
+
+
+@pytest.mark.parametrize("numbers", [np.linspace(-0.3, 1.2, 999), np.ones(5), np.array([0.0])])
+def test_bins_hold_everything_and_one_is_centred_on_zero(numbers: Array) -> None:
+    edges = measures.bin_edges([numbers])
+    assert measures.histogram(numbers, edges).sum() == pytest.approx(1)
+    assert edges[0] <= np.quantile(numbers, 0.001)
+    assert edges[-1] >= np.quantile(numbers, 0.999)
+    assert len(edges) <= 64
+    places = edges / (edges[1] - edges[0]) - 0.5
+    np.testing.assert_allclose(places, np.round(places), atol=1e-6)
+
+
+def test_outliers_count_in_the_outermost_bins() -> None:
+    assert list(measures.histogram(np.array([-9.0, 0.5, 9.0, 9.0]), np.array([0.0, 1.0, 2.0]))) == [0.5, 0.5]
+
+
+def test_the_first_of_each_class_in_file_order() -> None:
+    assert list(measures.first_of_each(np.array([2, 0, 2, 0, 0, 2]), 2)) == [1, 3, 0, 2]
+    assert not len(measures.first_of_each(np.array([], int), 2))
+
+
+def test_beyond_the_class_mean() -> None:
+    images = np.zeros((3, 1, 2))
+    images[1] = 1.0  # the mean of class 0 is at a squared distance of 1/2 from both
+    found = measures.beyond_class_mean(np.array([0.4, 0.6, 0.0]), images, np.array([0, 0, 1]))
+    assert list(found) == [False, True, False]
+
+
+def test_one_round_tells_no_error() -> None:
+    assert math.isnan(mean_row("a", 0, "time-ratio", np.array([0.7]), "ratio", "")[4])
+
+
+# Figures
+
+
+@pytest.mark.usefixtures("_decoder")
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
+def test_every_figure_is_drawn_with_its_data(tmp_path: Path, project: Project, seeds: tuple[int, ...]) -> None:
+    results = make(tmp_path, project, seeds)
+    for name in discriminative.FIGURES:
+        draw.figure(name, results, tmp_path)
+        assert (tmp_path / f"{name}.png").stat().st_size > 5000
+        assert len(pd.read_csv(tmp_path / f"{name}.csv"))
+    assert set(discriminative.FIGURES) == set(results.paper.figures)
+    assert set(discriminative.TABLES) == set(results.paper.tables)
+
+
+@pytest.mark.usefixtures("_decoder")
+def test_figure_2_lists_its_images(results: Results) -> None:
+    drawing, data = discriminative.figure_2(results)
+    assert [each.get_text() for each in drawing.axes[0].get_yticklabels()] == ["T-shirt/top", "Trouser", "Pullover"]
+    canvas = np.asarray(drawing.axes[0].images[0].get_array())
+    assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
+    assert np.isnan(canvas[30:58, 30:58]).all()  # of class 1 only one image is classified right
+    assert list(data.columns) == ["image", "label", "squared_error_dr", "squared_error_l2_fc"]
+    assert list(data["image"]) == [0, 2, 1, 4, 5]
+    assert list(data["label"]) == [0, 0, 1, 2, 2]
+    assert data["squared_error_dr"][0] == pytest.approx(28 * 14 * 0.25)
+
+
+def test_figure_3_keeps_every_evaluation(results: Results) -> None:
+    drawing, data = discriminative.figure_3(results)
+    assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
+    assert len(data) == 16 * 2 * 3
+    assert drawing.axes[0].get_title("left") + drawing.axes[0].get_title() == "(a) MNIST: 2,000 test images"
+    assert [len(axis.lines) for axis in drawing.axes] == [5, 5, 3, 3]
+    line = drawing.axes[0].lines[1]
+    assert list(np.asarray(line.get_ydata())) == [40.5, 6.5, 7.5]  # L2, means over seeds
+
+
+def test_figure_4_draws_medians_and_rounds(results: Results) -> None:
+    drawing, data = discriminative.figure_4(results)
+    bars = [patch.get_height() for patch in drawing.axes[0].patches]
+    assert bars[:2] == pytest.approx([150, 95])
+    assert len(bars) == 16
+    assert len(data) == 32
+    assert "a machine" in "".join(drawing.axes[0].get_title(loc) for loc in ("left", "center"))
+
+
+def test_figure_5_gives_the_shares_that_it_names(results: Results) -> None:
+    _, data = discriminative.figure_5(results)
+    rows = data[data["variant"] == "cifar-l1-fc"]
+    assert rows[rows["quantity"] == "bin"]["share"].sum() == pytest.approx(1)
+    assert list(rows[rows["quantity"] == "near zero"]["share"]) == [0.75]
+    assert set(data["dataset"]) == {"mnist", "fashion", "cifar", "multimnist"}
+    assert not data["variant"].str.endswith("-dr").any()
+
+
+def test_errors_of_zero_take_a_linear_scale() -> None:
+    import matplotlib.pyplot as plt
+
+    drawing, axes = plt.subplots(1, 2)
+    for axis, lowest in zip(axes, (0.0, 0.1), strict=True):
+        axis.plot([1, 2], [50, lowest])
+        parts.plain_numbers(axis)
+    assert [axis.get_yscale() for axis in axes] == ["linear", "log"]
+    plt.close(drawing)
+
+
+@pytest.mark.parametrize("lowest", [0.003, 7.2, 11, 40])
+@pytest.mark.parametrize("ratio", [1, 1.3, 1.99, 2, 5, 20, 21, 300, 999, 1001, 1e5, 1e11])
+def test_every_scale_has_two_labels(lowest: float, ratio: float) -> None:
+    import matplotlib.pyplot as plt
+
+    drawing, axis = plt.subplots(figsize=(3, 1.8))
+    axis.plot([1, 2], [lowest, lowest * ratio])
+    parts.plain_numbers(axis)
+    bottom, top = axis.get_ylim()
+    labels = [label.get_text() for label in axis.get_yticklabels() if bottom <= label.get_position()[1] <= top]
+    assert len(list(filter(None, labels))) >= 2
+    plt.close(drawing)
+
+
+@pytest.mark.parametrize(
+    ("steps", "rounds", "how"), [(1, 2, "1 step in each of 2 rounds"), (3, 1, "3 steps in each of 1 round")]
+)
+def test_what_was_timed_is_counted(steps: int, rounds: int, how: str) -> None:
+    import matplotlib.pyplot as plt
+
+    drawing, axis = plt.subplots()
+    parts.timing_axis(axis, {0.0: "DR"}, {"device": "a machine", "steps": steps, "rounds": rounds})
+    assert how in axis.get_title("left") + axis.get_title()
+    plt.close(drawing)
+
+
+# Mistakes
+
+
+def test_a_history_without_tests_is_told(results: Results) -> None:
+    file = results.run("fashion-l1") / "history.csv"
+    file.write_text("step,loss\n10,0.1\n")
+    with pytest.raises(UserError, match=r"no test errors; set training\.evaluate_every of 'fashion-l1'"):
+        discriminative.figure_3(results)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda results: results.history("mnist-dr", 9), "seed-9/history.csv: no such file"),
+        (lambda results: results.timing("stepps"), "timings/stepps.json: no such file"),
+        (lambda results: results.weight("mnist-dr", "coefficient"), "no tensor 'coefficient'"),
+        (lambda results: results.weight("mnist-dr", "coefficients", 9), "model.safetensors: no such file"),
+        (lambda results: results.split("mnist/test"), "no such file; prepare this split first"),
+    ],
+)
+def test_what_is_missing_is_named(results: Results, ask: Callable[[Results], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ask(results)
+
+
+def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -> None:
+    import torch
+
+    from recaps.models import build
+    from recaps.training.run import load_model
+
+    options = project.papers["discriminative"].variants["fashion-dr"].model.model_copy(update={"decoder": (8, 8)})
+    model: Any = build(options, (1, 28, 28), 10)
+    save_file({name: value.numpy() for name, value in model.state_dict().items()}, tmp_path / "model.safetensors")
+    config = {"model": options.model_dump(mode="json"), "image_shape": [1, 28, 28], "classes": 10}
+    io.write_json(tmp_path / "config.json", config)
+    capsules = np.random.default_rng(0).normal(size=(2, 10, 16)).astype(np.float32)
+    pictures = discriminative._reconstruct(tmp_path, capsules, np.array([3, 7]))
+    loaded: Any = load_model(tmp_path, torch.device("cpu"))[0]
+    alone = np.zeros_like(capsules)
+    alone[0, 3], alone[1, 7] = capsules[0, 3], capsules[1, 7]
+    with torch.inference_mode():
+        expected = loaded.reconstruct(torch.from_numpy(alone), torch.ones(2, 10))[:, 0]
+    assert pictures.shape == (2, 28, 28)
+    np.testing.assert_allclose(pictures, expected, rtol=1e-5)

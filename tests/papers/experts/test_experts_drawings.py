@@ -1,0 +1,677 @@
+"""Tables, figures and metrics of the paper `experts`, from a small tree of results of our choice."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import made_results
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from made_results import CONFIG, values
+from scipy.linalg import sqrtm
+
+from recaps import arrays, io
+from recaps.config.load import Project, load
+from recaps.config.families import families
+from recaps.papers.experts.options import ExpertsOptions
+from recaps.errors import UserError
+from recaps.papers.experts import judge as samples
+from recaps.papers.experts.judge import (
+    Judge,
+    bootstrap_error,
+    confidence,
+    coverage,
+    frechet_distance,
+    negatives,
+)
+from recaps.models import build
+from recaps.npz import Array, save
+from recaps.papers.experts import metrics as experts
+from recaps.papers.experts import search as experts_search
+from recaps.report.measures import correlation, selectivity, usage
+from recaps.report.results import Results
+from recaps.report.claims import Number, check_variants
+
+CLAIMS = made_results.claims("experts")
+SHAPE = (1, 28, 28)
+JUDGE = {"family": "convnet", "channels": [2, 3], "hidden": 5}
+#: Samples of each of the capsules, and images of a test set.
+SAMPLES, CAPSULES, IMAGES = 6, 4, 40
+#: The class that each capsule likes best.
+LIKED = np.array([5, 9, 1, 7])
+
+
+def config(*without: str, **models: dict[str, Any]) -> Project:
+    """Without some data sets, and with other options of some variants' models than those here."""
+    options = {"judge": JUDGE, "experts": {"autoencoder": 0.5, "encoder": 0.25}}
+    training = {"judge": {}, "experts": {"steps": 20_000, "log_every": 50}, "rbm": {}, "vae": {}}
+    variants = {
+        f"{dataset.partition('-')[0]}-{kind}": {"training": training[kind], "model": options.get(kind, {})}
+        for dataset in {"mnist", "fashion-mnist"} - set(without)
+        for kind in training
+    }
+    for name, changed in models.items():
+        variants[name]["model"] = variants[name]["model"] | changed
+    chosen = {"scale": "desk", "papers": ["experts"], "without": list(without)}
+    return load(chosen | {"overrides": {"experts": {"variants": variants}}}, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return config()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Results:
+    return make(tmp_path_factory.mktemp("results"), project, seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def table(results: Results) -> pd.DataFrame:
+    """All metrics of the results."""
+    return experts.metrics(results)
+
+
+def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
+    """Results in which seed s has every error s higher."""
+    results = made_results.frame(folder, project, "experts", seeds, _run)
+    for name in sorted(results.paper.shown_sets):
+        arrays.save(_split(40 if name.endswith("test") else 50), made_results.datasets(results) / name)
+    return results
+
+
+def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
+    settings, run = results.paper.variants[variant], results.run(variant, seed)
+    for head, protocols in settings.heads.items():
+        for protocol in protocols:
+            io.write_json(run / "heads" / f"{head}-{protocol}.json", {"accuracy": 0.9 - seed / 100, "n": IMAGES})
+    save_model(run, model, settings.training.model_dump(mode="json"), seed, weights=variant.endswith("judge"))
+    io.write_json(run / "record.json", {"wall_seconds": 600 + 60 * seed})
+    if variant.endswith("judge"):
+        return
+    images = _split(IMAGES).images[:12].astype(np.float32) / 255
+    chain = {"images": images, "chain": images / 2, "autoencoder": 0.9 * images, "labels": np.arange(12) % 10}
+    save(run / "probes" / "chain.npz", chain)
+    save(run / "probes" / "samples.npz", _samples(seed) if variant.endswith("experts") else {"samples": _pictures(8)})
+    save(run / "latents" / f"{settings.test.replace('/', '-')}.npz", _latents(seed))
+    rows = [(k, 90 - k / 1000, k / 1e4, k / 1e5) for k in range(1000, 20001, 1000)]
+    columns = ["step", "reconstruction_error", "length", "mixed_activation"]
+    io.write_text(run / "history.csv", pd.DataFrame(rows, columns=columns).to_csv(index=False))
+
+
+def save_model(run: Path, model: dict[str, Any], training: dict[str, Any], seed: int, weights: bool = True) -> Any:
+    """A run's settings and, as training saves them, the weights of an untrained model."""
+    config = {"model": model, "image_shape": SHAPE, "classes": 10, "training": training}
+    io.write_json(run / "config.json", config)
+    if weights:
+        torch.manual_seed(seed)
+        net = build(families()[model["family"]].model_validate(model), SHAPE, 10).eval()
+        io.write_bytes(run / "model.safetensors", safetensors.torch.save(net.state_dict()))
+        return net
+    return None
+
+
+def _split(n: int) -> arrays.Arrays:
+    """A bright row for each class, a little lower in every tenth image."""
+    labels = np.arange(n) % 10
+    images = np.zeros((n, *SHAPE), np.uint8)
+    for place, (image, label) in enumerate(zip(images, labels, strict=True)):
+        image[0, 2 * label + place // 10 : 2 * label + place // 10 + 4, 4:24] = 200
+    return arrays.Arrays(images, labels, {}, {"name": "made", "classes": 10})
+
+
+def _pictures(n: int) -> Array:
+    """Images with noise, in 0..1."""
+    noise = np.random.default_rng(n).uniform(0, 0.1, (n, *SHAPE))
+    return (_split(n).images / 255 + noise).astype(np.float32)
+
+
+def _samples(seed: int) -> dict[str, Array]:
+    """Capsule j shows class j; every fourth picture from the complete domain is a negative."""
+    shown = np.stack([_pictures(CAPSULES)] * SAMPLES) + 0.01 * np.arange(SAMPLES)[:, None, None, None, None]
+    restricted = shown.astype(np.float32)
+    turned = (np.arange(SAMPLES * CAPSULES) % 4 == seed).reshape(SAMPLES, CAPSULES, 1, 1, 1)
+    complete = np.where(turned, 1 - restricted, restricted)
+    opposite = (0.8 - 0.5 * complete).astype(np.float32)
+    opposite[0, 0] = complete[0, 0]
+    return {"complete": complete, "restricted": restricted, "opposite": opposite, "labels": np.arange(12) % 10}
+
+
+def _latents(seed: int) -> dict[str, Array]:
+    draw, labels = np.random.default_rng(seed), np.arange(IMAGES) % 10
+    lengths = draw.uniform(0, 0.1, (IMAGES, CAPSULES)) + (labels[:, None] == LIKED)
+    units = draw.normal(size=(IMAGES, 7))
+    return {
+        "labels": labels,
+        "lengths": lengths,
+        "capsules": np.abs(units),
+        "mean": units,
+        "reconstruction_error": draw.uniform(20, 30, IMAGES) + seed,
+        "autoencoder_error": draw.uniform(2, 3, IMAGES) + seed,
+    }
+
+
+# The judge
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> tuple[Judge, Any]:
+    """A judge, and the model that it should be."""
+    net = save_model(tmp_path / "judge", JUDGE, {"shift": 2}, seed=3)
+    return Judge(tmp_path / "judge"), net
+
+
+def test_the_judge_is_the_saved_model_whatever_the_batch(
+    judged: tuple[Judge, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge, net = judged
+    pictures = _pictures(13)
+    with torch.no_grad():
+        features = net.features(torch.from_numpy(pictures))
+        scores = net.scores(features)
+    for batch in (500, 5):
+        monkeypatch.setattr(samples, "BATCH", batch)
+        seen = judge(pictures)
+        np.testing.assert_allclose(seen.features, features, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(seen.probabilities, scores.softmax(1), rtol=1e-5)
+        assert seen.decisions.tolist() == scores.argmax(1).tolist()
+
+
+def test_the_judge_sees_pictures_as_it_was_trained_to(tmp_path: Path) -> None:
+    net = save_model(tmp_path, JUDGE, {"standardise": "last"}, seed=0)
+    pictures = _pictures(3)
+    centred = pictures - pictures.mean((1, 2, 3), keepdims=True)
+    expected = net.features(torch.from_numpy(centred / centred.std((1, 2, 3), keepdims=True)))
+    np.testing.assert_allclose(Judge(tmp_path)(pictures).features, expected.detach(), rtol=1e-3, atol=1e-5)
+
+
+def test_only_a_convnet_judges_and_only_its_shape(judged: tuple[Judge, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"trained on \(1, 28, 28\), but the pictures are \(1, 20, 28\)"):
+        judged[0](np.zeros((2, 1, 20, 28), np.float32))
+    save_model(tmp_path / "vae", {"family": "vae", "hidden": [3], "latent_dim": 2}, {}, seed=0)
+    with pytest.raises(UserError, match="samples are judged by a ConvNet"):
+        Judge(tmp_path / "vae")
+
+
+def test_confidence_and_coverage() -> None:
+    every, one = np.eye(10)[np.arange(50) % 10], np.eye(10)[np.full(50, 7)]
+    assert coverage(every) == pytest.approx(10)
+    assert coverage(one) == pytest.approx(1)
+    three = np.eye(4)[[0, 0, 1, 3]]
+    assert coverage(three) == pytest.approx(math.exp(0.5 * math.log(2) + 2 * 0.25 * math.log(4)))
+    soft = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]])
+    assert confidence(soft).tolist() == [0.5, 0.9]
+    assert coverage(soft) == pytest.approx(2), "of decisions, however sure"
+
+
+def _spread(mean: tuple[float, float], variances: tuple[float, float]) -> Array:
+    """Four points with this mean and, with n - 1, these variances and no covariance."""
+    signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    return np.array(mean) + signs * np.sqrt(0.75 * np.array(variances))
+
+
+def test_the_frechet_distance_of_known_gaussians() -> None:
+    a, b = _spread((0, 0), (1, 4)), _spread((3, -1), (9, 0.25))
+    assert frechet_distance(a, b) == pytest.approx(9 + 1 + (1 - 3) ** 2 + (2 - 0.5) ** 2)
+    assert frechet_distance(b, a) == pytest.approx(frechet_distance(a, b))
+    assert frechet_distance(a, a + 2) == pytest.approx(8)
+
+
+def test_the_frechet_distance_is_its_formula() -> None:
+    draw = np.random.default_rng(0)
+    a = draw.normal(size=(60, 5)) @ draw.normal(size=(5, 5))
+    b = draw.normal(size=(40, 5)) @ draw.normal(size=(5, 5)) + draw.normal(size=5)
+    ca, cb = np.cov(a.T), np.cov(b.T)
+    expected = np.square(a.mean(0) - b.mean(0)).sum() + np.trace(ca + cb - 2 * sqrtm(ca @ cb).real)
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_frechet_distance_bears_dead_units_and_few_rows() -> None:
+    draw = np.random.default_rng(1)
+    a = np.maximum(draw.normal(size=(30, 40)), 0).astype(np.float32)
+    a[:, ::2] = 0
+    assert frechet_distance(a, a[::-1]) == pytest.approx(0, abs=1e-5)
+    assert frechet_distance(a, a * 1.0001) == pytest.approx(0, abs=1e-5)
+    alone = a.copy()
+    alone[:, 0] = 2
+    assert frechet_distance(a, alone) == pytest.approx(4, rel=1e-5)
+
+
+def test_negatives_are_counted_as_loops_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = _split(30).images / 255
+    pictures = np.concatenate([_pictures(12), 1 - _pictures(12), np.random.default_rng(0).random((12, *SHAPE))])
+    near = [
+        min(((1 - each - image) ** 2).sum() for image in images) < min(((each - image) ** 2).sum() for image in images)
+        for each in pictures
+    ]
+    assert near[:24] == [False] * 12 + [True] * 12
+    for batch in (500, 5):
+        monkeypatch.setattr(samples, "BATCH", batch)
+        assert negatives(pictures, images).tolist() == near
+
+
+def test_the_bootstrap_knows_the_error_of_a_mean() -> None:
+    sample = np.random.default_rng(0).normal(size=400)
+    error = bootstrap_error(np.mean, sample, resamples=400)
+    assert error == pytest.approx(sample.std() / 20, rel=0.15)
+    assert bootstrap_error(np.mean, sample) == bootstrap_error(np.mean, sample)
+    assert bootstrap_error(lambda a, b: a.mean() - b.mean(), np.ones(9), np.zeros(5)) == 0
+
+
+# Measures
+
+
+def test_usage() -> None:
+    assert usage(np.full((3, 5), 0.2)) == pytest.approx(1)
+    assert usage(np.eye(5)[[2, 2, 2]]) == pytest.approx(1 / 5)
+    assert usage(np.zeros((3, 5))) == 0
+    activity = np.random.default_rng(0).random((8, 6))
+    shares = [sum(row[unit] for row in activity) / activity.sum() for unit in range(6)]
+    assert usage(activity) == pytest.approx(math.exp(-sum(p * math.log(p) for p in shares)) / 6)
+
+
+def test_selectivity_is_what_loops_give() -> None:
+    labels = np.array([0, 0, 0, 0, 2, 2, 5])
+    activity = np.random.default_rng(0).random((7, 5))
+    activity[:, 3], activity[:, 4] = 0, (labels == 2)
+    expected = []
+    for unit in range(5):
+        means = [activity[labels == label, unit].mean() for label in (0, 2, 5)]
+        best = means.pop(int(np.argmax(means)))
+        others = sum(means) / len(means)
+        expected.append((best - others) / (best + others) if best else 0.0)
+    assert expected[3:] == [0, 1]
+    np.testing.assert_allclose(selectivity(activity, labels), expected)
+
+
+def test_correlation_of_pictures() -> None:
+    draw = np.random.default_rng(0)
+    a, b = draw.random((4, 1, 5, 6), np.float32), draw.random((4, 1, 5, 6), np.float32)
+    b[1] = 1 - a[1]
+    b[2], a[3] = 0.1, 0.7
+    expected = [np.corrcoef(a[0].ravel(), b[0].ravel())[0, 1], -1, 0, 0]
+    np.testing.assert_allclose(correlation(a, b), expected, atol=1e-6)
+    assert correlation(a, b)[2:].tolist() == [0, 0], "not the rounding of a mean"
+
+
+def test_agreement_does_not_count_what_it_chose() -> None:
+    first = np.array([[3, 1, 0], [3, 2, 0], [3, 1, 1]])
+    second = np.array([[3, 1, 4], [3, 2, 4], [3, 2, 0]])
+    # Of capsule 1 the first half says 1, which the second has once, and the second 2, which the first has once.
+    np.testing.assert_allclose(experts.agreement(first, second), [1, 1 / 3, (1 / 3 + 0) / 2])
+    chance = np.random.default_rng(0).integers(0, 10, (2, 10, 2000))
+    assert experts.agreement(*chance).mean() == pytest.approx(0.1, abs=0.01)
+
+
+# Table 1
+
+
+def test_table_1_has_a_row_for_each_kind_of_picture(results: Results) -> None:
+    table = experts.table_1(results)
+    models = ["Expert capsules (complete domain)", "Expert capsules (restricted domain)", "RBM", "VAE", "test images"]
+    assert list(table["model"]) == models * 2
+    assert list(table["data set"]) == ["MNIST"] * 5 + ["Fashion-MNIST"] * 5
+    assert set(table["seeds"]) == {2}
+    complete, restricted, rbm, _, images = (row for _, row in table[table["data set"] == "MNIST"].iterrows())
+    errors = [_latents(seed)["reconstruction_error"].mean() for seed in (0, 1)]
+    assert complete["chain error"] == pytest.approx(np.mean(errors))
+    assert complete["linear %"] == pytest.approx(89.5)
+    assert complete["negatives %"] == pytest.approx(25)
+    own = ["chain error", "autoencoder error", "usage", "selectivity", "linear %"]
+    assert restricted[own].isna().all()
+    assert images[own].isna().all()
+    assert rbm[own].isna().tolist() == [False, True, False, False, False]
+    assert table[["confidence", "classes", "Fréchet distance", "negatives %"]].notna().all(axis=None)
+
+
+def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:
+    shown = experts.table_1(results)
+    names = {"usage": "usage", "selectivity": "selectivity", "confidence": "samples-confidence"}
+    names |= {"classes": "samples-coverage", "Fréchet distance": "samples-frechet"}
+    row = shown[(shown["model"] == "VAE") & (shown["data set"] == "Fashion-MNIST")].iloc[0]
+    for column, metric in names.items():
+        assert row[column] == pytest.approx(np.mean(values(table, "fashion-vae", metric)), rel=1e-12), column
+
+
+# Metrics
+
+
+def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
+    judged = ("confidence", "coverage", "frechet", "negatives")
+    common = {"chain-error", "usage", "selectivity", "linear-mnist"}
+    expected = {
+        "mnist-experts": common
+        | {f"{domain}-{name}" for domain in ("complete", "restricted") for name in judged}
+        | {"autoencoder-error", "opposite-correlation", "capsule-agreement", "overall-agreement", "training-minutes"}
+        | {"input-capsules", "input-dim", "output-capsules", "output-dim"},
+        "mnist-rbm": common | {f"samples-{name}" for name in judged},
+        "mnist-vae": common | {f"samples-{name}" for name in judged},
+        "mnist-judge": {"argmax-mnist"} | {f"images-{name}" for name in judged},
+    }
+    for variant, names in expected.items():
+        rows = table[table["variant"] == variant]
+        assert set(rows["metric"]) == names
+        assert not rows.duplicated(["seed", "metric"]).any()
+        fashion = table[table["variant"] == variant.replace("mnist", "fashion")]
+        assert {name.replace("fashion-mnist", "mnist") for name in fashion["metric"]} == names
+    assert table["value"].map(math.isfinite).all()
+    on = table.set_index(["variant", "metric"])["measured_on"]
+    assert set(on["fashion-experts", "complete-frechet"]) == {"fashion-mnist/test"}
+    assert set(on["fashion-experts", "training-minutes"]) == {"fashion-mnist/train"}
+
+
+def test_errors_and_use_of_the_capsules(table: pd.DataFrame) -> None:
+    for seed in (0, 1):
+        latents = _latents(seed)
+        error = latents["autoencoder_error"]
+        row = table[(table["variant"] == "mnist-experts") & (table["metric"] == "autoencoder-error")].iloc[seed]
+        assert row["value"] == pytest.approx(error.mean())
+        assert row["se"] == pytest.approx(error.std(ddof=1) / math.sqrt(IMAGES))
+        for kind, activity in (("experts", "lengths"), ("rbm", "capsules"), ("vae", "mean")):
+            active = np.abs(latents[activity])
+            assert values(table, f"mnist-{kind}", "usage")[seed] == pytest.approx(usage(active))
+            chosen = selectivity(active, latents["labels"]).mean()
+            assert values(table, f"mnist-{kind}", "selectivity")[seed] == pytest.approx(chosen)
+
+
+def test_samples_are_judged_by_the_judge_of_their_seed(results: Results, table: pd.DataFrame) -> None:
+    test, train = (_split(n).images.astype(np.float32) / 255 for n in (40, 50))
+    for seed in (0, 1):
+        judge = Judge(results.run("mnist-judge", seed))
+        complete = results.probe("mnist-experts", "samples", seed)["complete"].reshape(-1, *SHAPE)
+        seen, real = judge(complete), judge(test)
+        found = {name: values(table, "mnist-experts", f"complete-{name}")[seed] for name in ("confidence", "coverage")}
+        assert found["confidence"] == pytest.approx(seen.probabilities.max(1).mean())
+        assert found["coverage"] == pytest.approx(coverage(seen.probabilities))
+        distance = frechet_distance(seen.features, real.features[: SAMPLES * CAPSULES])
+        assert values(table, "mnist-experts", "complete-frechet")[seed] == pytest.approx(distance)
+        distance = frechet_distance(real.features, judge(train).features[:40])
+        assert values(table, "mnist-judge", "images-frechet")[seed] == pytest.approx(distance)
+    frechet = table[table["metric"] == "complete-frechet"]
+    assert (frechet["se"] > 0).all()
+    assert set(frechet["n"]) == {SAMPLES * CAPSULES}
+
+
+def test_negatives_and_opposites(table: pd.DataFrame) -> None:
+    assert values(table, "mnist-experts", "complete-negatives") == [0.25, 0.25]
+    assert values(table, "mnist-experts", "restricted-negatives") == [0, 0]
+    assert values(table, "mnist-judge", "images-negatives") == [0, 0]
+    rows = table[(table["variant"] == "mnist-experts") & (table["metric"] == "opposite-correlation")]
+    pairs = [-1] * (SAMPLES * CAPSULES - 1) + [1]
+    assert list(rows["value"]) == pytest.approx([np.mean(pairs)] * 2)
+    assert list(rows["se"]) == pytest.approx([np.std(pairs, ddof=1) / math.sqrt(len(pairs))] * 2)
+
+
+def test_agreement_of_capsules_and_of_all() -> None:
+    decisions = np.random.default_rng(1).integers(0, 3, (SAMPLES, CAPSULES))
+
+    def share(first: Array, second: Array) -> float:
+        classes, counts = np.unique(first, return_counts=True)
+        return float(np.mean(second == classes[counts.argmax()]))
+
+    halves = decisions[: SAMPLES // 2], decisions[SAMPLES // 2 :]
+    columns = [(halves[0][:, j], halves[1][:, j]) for j in range(CAPSULES)]
+    each = np.array([(share(a, b) + share(b, a)) / 2 for a, b in columns])
+    capsule, overall = experts._agreement("mnist-experts", 0, decisions, "mnist/test")
+    assert capsule[3] == pytest.approx(each.mean())
+    assert capsule[4] == pytest.approx(math.sqrt((each * (1 - each)).sum() / SAMPLES) / CAPSULES)
+    a, b = (half.ravel() for half in halves)
+    assert overall[3] == pytest.approx((share(a, b) + share(b, a)) / 2)
+    assert capsule[5] == overall[5] == SAMPLES * CAPSULES
+
+
+def test_agreement_is_that_of_the_restricted_domain(results: Results, table: pd.DataFrame) -> None:
+    for seed in (0, 1):
+        restricted = results.probe("mnist-experts", "samples", seed)["restricted"]
+        decisions = Judge(results.run("mnist-judge", seed))(restricted.reshape(-1, *SHAPE)).decisions
+        for row in experts._agreement("mnist-experts", seed, decisions.reshape(SAMPLES, CAPSULES), "mnist/test"):
+            assert values(table, "mnist-experts", row[2])[seed] == pytest.approx(row[3])
+
+
+def test_samples_are_compared_with_training_images(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside: list[int] = []
+    monkeypatch.setattr(experts, "negatives", lambda a, b: (beside.append(len(b)), negatives(a, b))[1])
+    experts.metrics(results)
+    assert set(beside) == {50}
+
+
+def test_as_many_samples_of_each_capsule_are_judged(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts, "JUDGED", 10)
+    rows = experts.metrics(results).set_index(["variant", "metric"]).sort_index()
+    assert set(rows.loc[("mnist-experts", "restricted-coverage"), "n"]) == {8}
+    assert set(rows.loc[("mnist-vae", "samples-coverage"), "n"]) == {8}
+    assert set(rows.loc[("mnist-judge", "images-coverage"), "n"]) == {10}
+    judge, complete = Judge(results.run("mnist-judge")), results.probe("mnist-experts", "samples")["complete"]
+    expected = judge(complete[:2].reshape(-1, *SHAPE)).probabilities.max(1).mean()
+    assert rows.loc[("mnist-experts", "complete-confidence"), "value"].iloc[0] == pytest.approx(expected)
+
+
+def test_sizes_are_those_that_were_built_and_minutes_those_it_took(tmp_path: Path) -> None:
+    narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7}
+    table = experts.metrics(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0, 1)))
+    found = {name: values(table, "mnist-experts", name) for name in ("input-capsules", "output-capsules")}
+    assert found == {"input-capsules": [6 * 6 * 6 / 3], "output-capsules": [5]}
+    assert values(table, "mnist-experts", "input-dim") == [3]
+    assert values(table, "mnist-experts", "output-dim") == [7]
+    assert values(table, "mnist-experts", "training-minutes") == [10, 11]
+
+
+def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Project) -> None:
+    check_variants(CLAIMS, project.papers)
+    verdicts = made_results.verdicts("experts", table)
+    assert {verdicts[claim.id] for claim in CLAIMS if isinstance(claim, Number)} == {"reproduced"}
+    assert verdicts["experts/figure-2/restricted-mnist"] == "reproduced"
+    assert verdicts["experts/section-4-2/opposite-fashion"] == "reproduced"
+
+
+def test_the_claims_hold_every_printed_number() -> None:
+    assert sorted(claim.published for claim in CLAIMS if isinstance(claim, Number)) == [8, 16, 20, 576]
+
+
+# Figures
+
+
+@pytest.mark.parametrize(("seeds", "without"), [((0, 1), ()), ((0,), ("mnist",)), ((0,), ("fashion-mnist",))])
+def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...], without: tuple[str, ...]) -> None:
+    results = make(tmp_path, config(*without), seeds)
+    gone = {"mnist": "mnist-", "fashion-mnist": "fashion-"}.get("".join(without), "none")
+    data = made_results.drawn(results, tmp_path)
+    assert not any(data[name]["variant"].str.startswith(gone).any() for name in results.paper.figures)
+    assert len(data["table-1"]) == (5 if without else 10)
+    missing = {"figure-1"} if without == ("mnist",) else set()
+    assert set(experts.FIGURES) | set(experts.TABLES) == set(results.paper.outputs) | missing
+    assert not experts.metrics(results)["variant"].str.startswith(gone).any()
+
+
+def _canvas(axis: Any) -> Array:
+    (image,) = axis.get_images()
+    return np.ma.filled(image.get_array(), np.nan)
+
+
+def test_figure_1_counts_every_weight_and_shows_real_shapes(results: Results) -> None:
+    drawing, data = experts.figure_1(results)
+    whole, capsules = ["28x28x1", "20x20x128", "6x6x128"], ["576 capsules of 8", "20 capsules of 16"]
+    assert list(data["shape"]) == [*whole, *capsules, capsules[0], *reversed(whole)]
+    model = experts.build(results.config("mnist-experts"))
+    assert data["weights"].sum() == sum(each.numel() for each in model.parameters())
+    by_phase = data.groupby("learns")["weights"].sum()
+    assert by_phase["autoencoder"] == sum(each.numel() for each in model.autoencoder.parameters())
+    assert by_phase["encoder"] == by_phase["decoder"] == 576 * 8 * 20 * 16
+    assert set(data["steps"]) == {"", "1 to 10,000", "10,001 to 15,000", "15,001 to 20,000"}
+    texts = [text.get_text() for text in drawing.axes[0].texts]
+    assert "output capsules\n20 capsules\nof 16" in texts
+    assert "1,474,560\nweights" in texts
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_figure_1_shows_what_was_built(tmp_path: Path, bias: bool) -> None:
+    narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7, "bias": bias}
+    _, data = experts.figure_1(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0,)))
+    assert list(data["shape"][:5]) == ["28x28x1", "20x20x4", "6x6x6", "72 capsules of 3", "5 capsules of 7"]
+    weights = [4 * (81 + bias), 6 * (81 * 4 + bias), 72 * 3 * 35, 72 * 3 * 35, *([4, 1] if bias else [])]
+    assert list(data["weights"].dropna()) == weights
+
+
+def test_figure_2_shows_the_first_four_of_each_capsule(results: Results) -> None:
+    drawing, data = experts.figure_2(results)
+    titles = [axis.get_title(loc="left") or axis.get_title() for axis in drawing.axes]
+    assert titles[0] == "(a) MNIST - sampled from complete domain"
+    assert titles[3] == "(d) Fashion-MNIST - sampled from restricted domain"
+    shown = results.probe("fashion-experts", "samples")["complete"]
+    canvas = _canvas(drawing.axes[2])
+    assert canvas.shape == (4 * 30 - 2, CAPSULES * 30 - 2)
+    np.testing.assert_allclose(canvas[30:58, 60:88], shown[1, 2, 0], rtol=1e-6)
+    rows = data[(data["variant"] == "fashion-experts") & (data["domain"] == "complete")]
+    assert rows.groupby("capsule").size().tolist() == [4] * CAPSULES
+    row = rows[(rows["sample"] == 1) & (rows["capsule"] == 2)].iloc[0]
+    assert row["mean"] == pytest.approx(shown[1, 2].mean())
+    assert row["sd"] == pytest.approx(shown[1, 2].std())
+
+
+def test_figure_2_keeps_the_papers_letters(tmp_path: Path) -> None:
+    drawing, _ = experts.figure_2(make(tmp_path, config("mnist"), (0,)))
+    letters = [axis.get_title(loc="left")[:3] or axis.get_title()[:3] for axis in drawing.axes]
+    assert letters == ["(c)", "(d)"]
+
+
+def test_figure_3_sets_opposites_below_and_counts_all(results: Results) -> None:
+    drawing, data = experts.figure_3(results)
+    pairs, bars, *_ = drawing.axes
+    probe = results.probe("mnist-experts", "samples")
+    canvas = _canvas(pairs)
+    assert canvas.shape == (2 * 30 - 2, CAPSULES * 30 - 2)
+    np.testing.assert_allclose(canvas[:28, 30:58], probe["complete"][0, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(canvas[30:, 30:58], probe["opposite"][0, 1, 0], rtol=1e-6)
+    heights = bars.patches[0].get_data().values
+    assert heights[[0, -1]] == pytest.approx([100 * 23 / 24, 100 / 24])
+    assert len(data) == 2 * SAMPLES * CAPSULES
+    assert data[data["correlation"] > 0][["sample", "capsule"]].to_numpy().tolist() == [[0, 0]] * 2
+
+
+def test_more_than_ten_capsules_take_several_rows() -> None:
+    figure, axis = experts.plt.subplots()
+    pictures = np.random.default_rng(0).random((13, *SHAPE))
+    experts._draw_pairs(axis, pictures, 1 - pictures)
+    canvas = _canvas(axis)
+    assert canvas.shape == (4 * 30 - 2, 10 * 30 - 2)
+    np.testing.assert_allclose(canvas[60:88, 60:88], pictures[12, 0])
+    np.testing.assert_allclose(canvas[90:118, 60:88], 1 - pictures[12, 0])
+    assert np.isnan(canvas[60:, 90:]).all()
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["x", "−x"] * 2
+    experts.plt.close(figure)
+
+
+def test_figure_4_has_an_image_of_each_class_and_a_row_for_each_model(results: Results) -> None:
+    drawing, data = experts.figure_4(results)
+    assert _canvas(drawing.axes[1]).shape == (5 * 30 - 2, 10 * 30 - 2)
+    labels = [label.get_text() for label in drawing.axes[0].get_yticklabels()]
+    assert labels == ["test image", "autoencoder", "W and U", "RBM", "VAE"]
+    rows = data[data["variant"] == "mnist-experts"].set_index(["row", "label"])["squared_error"]
+    image = results.probe("mnist-experts", "chain")["images"][3]
+    assert rows["test image", 3] == 0
+    assert rows["autoencoder", 3] == pytest.approx(0.01 * np.square(image).sum(), rel=1e-4)
+    assert rows["W and U", 3] == pytest.approx(0.25 * np.square(image).sum(), rel=1e-4)
+    assert len(data) == 2 * 5 * 10
+
+
+def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) -> None:
+    drawing, data = experts.figure_5(results)
+    assert [label.get_text() for label in drawing.axes[0].get_xticklabels()] == ["2", "0", "3", "1"]
+    classes = [[label.get_text() for label in drawing.axes[k].get_yticklabels()] for k in (0, 1)]
+    assert [each[9] for each in classes] == ["9", "Ankle boot"]
+    latents = _latents(0)
+    expected = latents["lengths"][latents["labels"] == 7].mean(0)
+    canvas = _canvas(drawing.axes[0])
+    np.testing.assert_allclose(canvas[7], expected[[2, 0, 3, 1]])
+    row = data[(data["variant"] == "mnist-experts") & (data["class"] == 7) & (data["capsule"] == 1)].iloc[0]
+    assert (row["mean_length"], row["column"]) == (pytest.approx(expected[1]), 3)
+
+
+def test_figure_6_gives_each_phase_its_steps(results: Results) -> None:
+    drawing, data = experts.figure_6(results)
+    spans = data.groupby(["variant", "phase"])["step"].agg(["min", "max"]).loc["fashion-experts"]
+    assert spans.loc["autoencoder"].tolist() == [1000, 10_000]
+    assert spans.loc["encoder"].tolist() == [11_000, 15_000]
+    assert spans.loc["decoder"].tolist() == [16_000, 20_000]
+    encoder = drawing.axes[1].lines
+    assert [line.get_label() for line in encoder] == ["output capsules' sums z", "reconstructed input capsules"]
+    assert np.asarray(encoder[0].get_ydata()).tolist() == pytest.approx([k / 1e4 for k in range(11_000, 15_001, 1000)])
+    assert len(data) == 2 * (10 + 2 * 5 + 5)
+
+
+def test_a_phase_without_steps_is_an_empty_panel(tmp_path: Path) -> None:
+    none = {"encoder": 0.5}
+    drawing, data = experts.figure_6(make(tmp_path, config("fashion-mnist", **{"mnist-experts": none}), (0,)))
+    assert set(data["phase"]) == {"autoencoder", "encoder"}
+    assert [len(axis.lines) for axis in drawing.axes] == [1, 2, 0]
+
+
+def test_figure_7_shows_as_many_of_each(results: Results) -> None:
+    drawing, data = experts.figure_7(results)
+    assert data.groupby("variant").size().to_dict() == {
+        f"{dataset}-{kind}": 2 * CAPSULES for dataset in ("mnist", "fashion") for kind in ("experts", "rbm", "vae")
+    }
+    restricted = results.probe("mnist-experts", "samples")["restricted"]
+    np.testing.assert_allclose(_canvas(drawing.axes[0])[:28, 120:148], restricted[1, 0, 0], rtol=1e-6)
+
+
+def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
+    """The arrays that the three families really give have the names and shapes that are read here."""
+    models = {
+        "experts": {"channels": [4, 8], "capsules": 3, "capsule_dim": 5, "samples": 3},
+        "rbm": {"hidden": 6, "samples": 9, "gibbs_steps": 2},
+        "vae": {"hidden": [8], "latent_dim": 6, "samples": 9},
+    }
+    changed = {f"mnist-{kind}": options for kind, options in models.items()}
+    results = make(tmp_path, config("fashion-mnist", **changed), (0,))
+    images = torch.from_numpy(_split(IMAGES).images).float() / 255
+    labels = torch.arange(IMAGES) % 10
+    for kind in models:
+        options = results.paper.variants[f"mnist-{kind}"].model
+        net, run = build(options, SHAPE, 10).eval(), results.run(f"mnist-{kind}")
+        with torch.inference_mode():
+            made = {name: probe(images[:12], labels[:12]) for name, probe in net.probes().items()}
+            latents = net.latents(images)
+        for name, probe in made.items():
+            save(run / "probes" / f"{name}.npz", {k: v.numpy() for k, v in {**probe, "labels": labels[:12]}.items()})
+        save(run / "latents" / "mnist-test.npz", {k: v.numpy() for k, v in {**latents, "labels": labels}.items()})
+    for figure in experts.FIGURES.values():
+        drawing, data = figure(results)
+        assert len(data)
+        experts.plt.close(drawing)
+    table = experts.metrics(results)
+    assert table["value"].map(math.isfinite).all()
+    assert len(experts.table_1(results)) == 5
+
+
+def test_what_draws_needs_no_torch_to_begin_with() -> None:
+    code = "import sys, recaps.papers.experts.metrics, recaps.papers.experts.judge; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# The search
+
+
+def test_the_search_gives_a_row_for_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_search, "HELD_OUT", 4)
+    torch.manual_seed(0)
+    trials = [{}, {"encoder_rate": 5.0}]
+    rows = experts_search.search(torch.rand(8, 1, 28, 28), trials, steps=(1, 1, 1), batch_size=2)
+    assert [(row["option"], row["value"]) for row in rows] == [("start", ""), ("encoder_rate", "5.0")]
+    assert rows[0]["autoencoder_error"] == rows[1]["autoencoder_error"], "both begin with the same autoencoder"
+    assert all(row["chain_error"] > 0 for row in rows)
+
+
+def test_the_search_does_not_learn_from_what_it_measures_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts_search, "HELD_OUT", 5)
+    images = torch.rand(8, 1, 28, 28)
+    images[3:] = math.nan
+    model = experts_search.trained(images, ExpertsOptions(autoencoder=0.4, encoder=0.3), 10, 4)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
