@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import as_array
