@@ -1,6 +1,6 @@
-"""recaps: five capsule-network papers, regenerated end to end.
+"""recaps: capsule-network papers, regenerated end to end.
 
-Config and its validation, the rules, and the targets that users name. `make help` lists the targets.
+This file loads the configuration and the rules, and defines the targets. `make help` lists them.
 """
 
 import sys
@@ -9,7 +9,8 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 from recaps.report.cost import summary
-from recaps.workflow.layout import DATASET_FILES
+from recaps.workflow import layout
+from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout, named
 from recaps.workflow.plan import growing, start
 
 min_version("9.27")
@@ -27,20 +28,15 @@ attend()
 plan = start(
     config,
     Path(workflow.basedir),
-    # Nothing is made by these, and nothing of damaged results.
+    # These make nothing, so they may run beside damaged results.
     check=workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv),
 )
 
 
-pathvars:
-    data=plan.data,
-    results=plan.results,
-    scaled="<results>/{scale}",
-    dataset="<scaled>/datasets/{dataset}/{split}",
-    run="<scaled>/runs/{paper}/{variant}/seed-{seed}",
-    paper="<scaled>/papers/{paper}",
-    logs="<scaled>/logs",
-    benchmarks="<scaled>/benchmarks",
+# The patterns of all files.
+files = Layout(Path(plan.results, "{scale}"))
+prepared = named(files.dataset(), DATASET_FILES)
+trained = named(files.run(), RUN_FILES)
 
 
 wildcard_constraints:
@@ -75,16 +71,17 @@ localrules:
     heads,
     tables,
     figures,
+    papers,
     scorecard,
     report,
 
 
-# Without a message Snakemake would print the names of all files.
+# Without a message, Snakemake prints the names of all files.
 done = f"Made, scale {plan.scale}: {{}}"
 
 
 rule all:
-    """Everything: the scorecard and the report on all papers (the default)"""
+    """Everything: all papers, the scorecard and the report (the default)"""
     default_target: True
     input:
         plan.everything(),
@@ -140,6 +137,14 @@ rule figures:
         done.format("all figures")
 
 
+rule papers:
+    """All papers: runs, tables, figures and metrics"""
+    input:
+        plan.papers(),
+    message:
+        done.format("all papers")
+
+
 rule scorecard:
     """Every claim: published, ours, verdict"""
     input:
@@ -149,7 +154,7 @@ rule scorecard:
 
 
 rule report:
-    """The report: one HTML page with all of it"""
+    """The report: all results on one HTML page"""
     input:
         plan.report(),
     message:

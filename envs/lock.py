@@ -1,7 +1,7 @@
-"""One truth about the environment: `pyproject.toml` pins what the project imports itself; this derives the rest.
+"""Derive the pinned environments from `pyproject.toml`, which pins the direct requirements.
 
-python envs/lock.py          say what does not agree; exit 1 if anything
-python envs/lock.py --fix    write requirements.lock (from what is installed here) and recaps.yaml (from the lock)
+python envs/lock.py          report differences between the files; exit 1 if there are any
+python envs/lock.py --fix    write requirements.lock (from the installed packages) and recaps.yaml (from the lock)
 
 To change a version: edit pyproject.toml, `pip install -e .[dev]`, then `python envs/lock.py --fix`.
 """
@@ -26,10 +26,10 @@ RUN = "# to run the workflow"
 DEVELOP = "# to test and change it"
 HEADER = """\
 # Generated from pyproject.toml by `python envs/lock.py --fix`; do not edit.
-# Every package at one version, for Linux and macOS. What PyTorch's CUDA builds need besides, PyTorch itself pins.
+# Pinned versions of all packages, for Linux and macOS. PyTorch itself pins the packages of its CUDA builds.
 """
 
-#: Installed with PyTorch's CUDA build only, which chooses the versions.
+#: Requirements of PyTorch's CUDA builds, which pin their versions.
 CUDA_ONLY = re.compile(r"^(nvidia-|cuda-|triton$)")
 
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check(project: str, lock: str, conda: str) -> list[str]:
-    """What the three files' texts disagree in, a line each."""
+    """Return the differences between the three files, one line each."""
     locked = pins(lock)
     problems = []
     for requirement in (*direct(project)[0], *direct(project)[1]):
@@ -51,18 +51,18 @@ def check(project: str, lock: str, conda: str) -> list[str]:
         if locked.get(name) != version:
             problems.append(f"{name}: pyproject.toml has {version}, requirements.lock {locked.get(name, 'none')}")
     if conda != render_conda(lock):
-        problems.append("recaps.yaml is not what requirements.lock gives")
+        problems.append("recaps.yaml differs from requirements.lock")
     return [f"{problem}; run `python envs/lock.py --fix`" for problem in problems]
 
 
 def direct(project: str) -> tuple[list[str], list[str]]:
-    """The project's own requirements: to run, and to develop."""
+    """Return the direct requirements: to run the project, and to develop it."""
     table = tomllib.loads(project)["project"]
     return table["dependencies"], table["optional-dependencies"]["dev"]
 
 
 def exact(requirement: str) -> tuple[str, str]:
-    """Name and version of `name==version`."""
+    """Split `name==version`."""
     name, version = requirement.split("==")
     return canonicalize_name(name), version
 
@@ -72,7 +72,7 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def closure(requirements: list[str]) -> dict[str, str]:
-    """Name and version of every installed package that the requirements lead to, without local suffixes (`+cpu`)."""
+    """Return the installed versions of the requirements and all their dependencies, without suffixes such as `+cpu`."""
     found: dict[str, str] = {}
     waiting = [Requirement(text) for text in requirements]
     seen = set()
@@ -102,11 +102,11 @@ def render_lock() -> str:
 
 
 def render_conda(lock: str) -> str:
-    """The conda file of the rules' jobs: Python from conda, the packages that run the workflow from the lock."""
+    """Return the conda file: Python from conda, and the packages that run the workflow from the lock."""
     to_run = pins(lock.split(DEVELOP)[0])
     lines = [
         "# Generated from requirements.lock by `python envs/lock.py --fix`; do not edit.",
-        "# The environment of the jobs under `snakemake --sdm conda`; without it they run in Snakemake's own.",
+        "# The environment of jobs with `snakemake --sdm conda`. Without this option, jobs run in Snakemake's environment.",
         "channels:",
         "  - conda-forge",
         "  - nodefaults",

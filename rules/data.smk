@@ -1,4 +1,4 @@
-"""From the official files, or embedded stand-ins, to data sets in one format."""
+"""Data sets in one format, from the official files or embedded stand-ins."""
 
 
 localrules:
@@ -7,9 +7,9 @@ localrules:
 
 rule fetch_file:
     output:
-        "<data>/{dataset}/{file}",
+        file=Path(plan.data, "{dataset}", "{file}"),
     log:
-        "<results>/logs/fetch_file/{dataset}/{file}.log",
+        Layout(Path(plan.results)).log("fetch_file/{dataset}/{file}"),
     retries: 2
     conda:
         "../envs/recaps.yaml"
@@ -23,14 +23,11 @@ rule prepare_dataset:
     input:
         plan.raw_files,
     output:
-        images="<dataset>/images.npy",
-        labels="<dataset>/labels.npy",
-        factors="<dataset>/factors.npz",
-        record="<dataset>/record.json",
+        **prepared,
     log:
-        "<logs>/prepare_dataset/{dataset}-{split}.log",
+        files.log("prepare_dataset/{dataset}-{split}"),
     benchmark:
-        "<benchmarks>/prepare_dataset/{dataset}-{split}.tsv"
+        files.benchmark("prepare_dataset/{dataset}-{split}")
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -43,4 +40,4 @@ rule prepare_dataset:
     message:
         "Preparing {wildcards.dataset}/{wildcards.split}"
     script:
-        "../workflow/scripts/prepare_dataset.py"
+        "../workflow/scripts/stage.py"

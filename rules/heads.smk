@@ -1,15 +1,15 @@
-"""Classifiers on latents."""
+"""Classifiers fitted on latents."""
 
 
 rule evaluate_head:
     input:
         unpack(plan.head_latents),
     output:
-        result="<run>/heads/{head}-{protocol}.json",
+        result=layout.head(files.run()),
     log:
-        "<logs>/evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}.log",
+        files.log("evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}"),
     benchmark:
-        "<benchmarks>/evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}.tsv"
+        files.benchmark("evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}")
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -23,4 +23,4 @@ rule evaluate_head:
     message:
         "Head {wildcards.head} on {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}, protocol {wildcards.protocol}"
     script:
-        "../workflow/scripts/evaluate_head.py"
+        "../workflow/scripts/stage.py"

@@ -1,17 +1,17 @@
-"""What the trained models make of the data: latents of whole sets, and probes for figures."""
+"""Arrays from trained models: latents of whole sets, and probes for figures."""
 
 
 rule extract_latents:
     input:
-        model="<run>/model.safetensors",
-        config="<run>/config.json",
-        dataset=expand("<dataset>/{file}", file=DATASET_FILES, allow_missing=True),
+        model=trained["model"],
+        config=trained["config"],
+        dataset=list(prepared.values()),
     output:
-        latents="<run>/latents/{dataset}-{split}.npz",
+        latents=layout.latents(files.run()),
     log:
-        "<logs>/extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}.log",
+        files.log("extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}"),
     benchmark:
-        "<benchmarks>/extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}.tsv"
+        files.benchmark("extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}")
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -24,20 +24,20 @@ rule extract_latents:
     message:
         "Latents of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}, on {wildcards.dataset}/{wildcards.split}"
     script:
-        "../workflow/scripts/extract_latents.py"
+        "../workflow/scripts/stage.py"
 
 
 rule read_probe:
     input:
-        model="<run>/model.safetensors",
-        config="<run>/config.json",
+        model=trained["model"],
+        config=trained["config"],
         dataset=plan.test_set,
     output:
-        probe="<run>/probes/{probe}.npz",
+        probe=layout.probe(files.run()),
     log:
-        "<logs>/read_probe/{paper}-{variant}-seed-{seed}-{probe}.log",
+        files.log("read_probe/{paper}-{variant}-seed-{seed}-{probe}"),
     benchmark:
-        "<benchmarks>/read_probe/{paper}-{variant}-seed-{seed}-{probe}.tsv"
+        files.benchmark("read_probe/{paper}-{variant}-seed-{seed}-{probe}")
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -50,4 +50,4 @@ rule read_probe:
     message:
         "Probe {wildcards.probe} of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:
-        "../workflow/scripts/read_probe.py"
+        "../workflow/scripts/stage.py"

@@ -1,4 +1,4 @@
-"""Each paper's tables, figures and metrics: pure functions of saved results, so that re-drawing never retrains."""
+"""The metrics, tables and figures of each paper, from saved results: drawing never trains."""
 
 
 localrules:
@@ -6,21 +6,25 @@ localrules:
     draw_figure,
 
 
+csv, md, tex = files.table()
+pdf, png, data = files.figure()
+
+
 rule draw_table:
     input:
         plan.table_inputs,
     output:
         csv=report(
-            "<paper>/{table}.csv",
+            csv,
             caption="../workflow/report/output.rst",
             category="Tables",
             subcategory="{paper}",
             labels={"table": "{table}", "scale": "{scale}"},
         ),
-        md="<paper>/{table}.md",
-        tex="<paper>/{table}.tex",
+        md=md,
+        tex=tex,
     log:
-        "<logs>/draw_table/{paper}-{table}.log",
+        files.log("draw_table/{paper}-{table}"),
     conda:
         "../envs/recaps.yaml"
     params:
@@ -31,24 +35,24 @@ rule draw_table:
     message:
         "Table {wildcards.table} of {wildcards.paper}"
     script:
-        "../workflow/scripts/draw_table.py"
+        "../workflow/scripts/stage.py"
 
 
 rule draw_figure:
     input:
         plan.figure_inputs,
     output:
-        pdf="<paper>/{figure}.pdf",
+        pdf=pdf,
         png=report(
-            "<paper>/{figure}.png",
+            png,
             caption="../workflow/report/output.rst",
             category="Figures",
             subcategory="{paper}",
             labels={"figure": "{figure}", "scale": "{scale}"},
         ),
-        csv="<paper>/{figure}.csv",
+        csv=data,
     log:
-        "<logs>/draw_figure/{paper}-{figure}.log",
+        files.log("draw_figure/{paper}-{figure}"),
     conda:
         "../envs/recaps.yaml"
     params:
@@ -59,19 +63,18 @@ rule draw_figure:
     message:
         "Figure {wildcards.figure} of {wildcards.paper}"
     script:
-        "../workflow/scripts/draw_figure.py"
+        "../workflow/scripts/stage.py"
 
 
 rule collect_metrics:
     input:
         plan.metrics_inputs,
     output:
-        metrics="<paper>/metrics.csv",
-        arrays="<paper>/metrics.npz",
+        files.metrics(),
     log:
-        "<logs>/collect_metrics/{paper}.log",
+        files.log("collect_metrics/{paper}"),
     benchmark:
-        "<benchmarks>/collect_metrics/{paper}.tsv"
+        files.benchmark("collect_metrics/{paper}")
     conda:
         "../envs/recaps.yaml"
     threads: 2
@@ -85,4 +88,4 @@ rule collect_metrics:
     message:
         "Metrics of {wildcards.paper}"
     script:
-        "../workflow/scripts/collect_metrics.py"
+        "../workflow/scripts/stage.py"

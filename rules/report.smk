@@ -6,6 +6,9 @@ localrules:
     build_report,
 
 
+csv, md, json = files.scorecard()
+
+
 rule score_claims:
     input:
         claims=plan.claims(),
@@ -13,21 +16,17 @@ rule score_claims:
         records=plan.records(),
     output:
         csv=report(
-            "<scaled>/scorecard.csv",
+            csv,
             caption="../workflow/report/scorecard.rst",
             category="Scorecard",
             labels={"scale": "{scale}"},
         ),
-        md="<scaled>/scorecard.md",
-        json="<scaled>/scorecard.json",
+        md=md,
+        json=json,
         # For `dvc metrics`.
-        verdicts=expand(
-            "<scaled>/verdicts/{paper}.json",
-            paper=plan.project.papers,
-            allow_missing=True,
-        ),
+        verdicts=[files.verdicts(paper) for paper in plan.project.papers],
     log:
-        "<logs>/score_claims.log",
+        files.log("score_claims"),
     conda:
         "../envs/recaps.yaml"
     params:
@@ -37,7 +36,7 @@ rule score_claims:
     message:
         "Scorecard of scale {wildcards.scale}"
     script:
-        "../workflow/scripts/score_claims.py"
+        "../workflow/scripts/stage.py"
 
 
 rule build_report:
@@ -52,9 +51,9 @@ rule build_report:
         datasets=plan.datasets(),
         readings=plan.readings(),
     output:
-        html="<scaled>/report.html",
+        html=files.report(),
     log:
-        "<logs>/build_report.log",
+        files.log("build_report"),
     conda:
         "../envs/recaps.yaml"
     params:
@@ -63,4 +62,4 @@ rule build_report:
     message:
         "Report of scale {wildcards.scale}: {output.html}"
     script:
-        "../workflow/scripts/build_report.py"
+        "../workflow/scripts/stage.py"

@@ -1,4 +1,4 @@
-"""One training for each paper, variant and seed; and how long training steps take."""
+"""One training run per paper, variant and seed; and the time of training steps."""
 
 
 rule train_variant:
@@ -6,14 +6,11 @@ rule train_variant:
         dataset=plan.training_set,
         test=plan.evaluation_set,
     output:
-        model="<run>/model.safetensors",
-        config="<run>/config.json",
-        history="<run>/history.csv",
-        record="<run>/record.json",
+        **trained,
     log:
-        "<logs>/train_variant/{paper}-{variant}-seed-{seed}.log",
+        files.log("train_variant/{paper}-{variant}-seed-{seed}"),
     benchmark:
-        "<benchmarks>/train_variant/{paper}-{variant}-seed-{seed}.tsv"
+        files.benchmark("train_variant/{paper}-{variant}-seed-{seed}")
     conda:
         "../envs/recaps.yaml"
     threads: 2
@@ -21,33 +18,33 @@ rule train_variant:
         gpu=plan.gpus,
         mem_mb=growing(16000),
         runtime=growing(240),
-        # Two minutes before the time is up Slurm sends TERM: the training saves its state and exits, the next attempt
-        # goes on from there. Not USR1, which would kill Snakemake itself. Other clusters ignore this.
+        # Slurm sends TERM two minutes before the time limit: the training saves its state and exits, and the next
+        # attempt continues. Not USR1, which would kill Snakemake. Other clusters ignore this.
         slurm_extra="--signal=TERM@120",
     params:
         code=plan.family_code("train_variant"),
         settings=plan.training,
-        # Not an output: Snakemake deletes the outputs of a failed job, and this is what the next attempt goes on from.
+        # Not an output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
         checkpoints=plan.checkpoints,
     message:
         "Training {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed} (progress: {log})"
     script:
-        "../workflow/scripts/train_variant.py"
+        "../workflow/scripts/stage.py"
 
 
 rule time_steps:
     input:
         unpack(plan.timing_sets),
     output:
-        timing="<paper>/timings/{timing}.json",
+        timing=files.timing(),
     log:
-        "<logs>/time_steps/{paper}-{timing}.log",
+        files.log("time_steps/{paper}-{timing}"),
     benchmark:
-        "<benchmarks>/time_steps/{paper}-{timing}.tsv"
+        files.benchmark("time_steps/{paper}-{timing}")
     conda:
         "../envs/recaps.yaml"
-    # More than any machine has: Snakemake lowers it to all the cores that it was given, so that no other job runs
-    # beside the measurement. A profile for a cluster must set it.
+    # More than any machine has. Snakemake lowers it to the number of its cores, so that no other job runs beside the
+    # measurement. A profile for a cluster must set it.
     threads: 1000
     resources:
         gpu=plan.gpus,
@@ -60,4 +57,4 @@ rule time_steps:
     message:
         "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"
     script:
-        "../workflow/scripts/time_steps.py"
+        "../workflow/scripts/stage.py"

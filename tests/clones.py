@@ -36,10 +36,14 @@ class Clone:
     folder: Path
 
     def snakemake(self, *arguments: str, timeout: float = 3600) -> Done:
+        return self.python("snakemake", *arguments, timeout=timeout)
+
+    def python(self, module: str, *arguments: str, timeout: float = 3600) -> Done:
+        """Run a module in this copy, with its own library."""
         environment = os.environ | {"PYTHONPATH": str(self.folder / "src"), "COLUMNS": "200"}
         environment.pop("RECAPS_MIRROR", None)
         done = subprocess.run(
-            [sys.executable, "-m", "snakemake", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
             env=environment,
             stdout=subprocess.PIPE,

@@ -10,7 +10,15 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("unit", "property", "workflow", "dvc", "cluster")
+#: Tests of papers are unit tests.
+KINDS = {
+    "unit": "unit",
+    "papers": "unit",
+    "property": "property",
+    "workflow": "workflow",
+    "dvc": "dvc",
+    "cluster": "cluster",
+}
 NO_SLURM = "needs Slurm: no sbatch on the path; `make test-cluster` installs it where it may"
 
 
@@ -26,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kind = item.path.relative_to(ROOT / "tests").parts[0]
         if kind in KINDS:
-            item.add_marker(kind)
+            item.add_marker(KINDS[kind])
         for marker, missing in (("cluster", no_cluster), ("gpu", no_gpu)):
             if missing and item.get_closest_marker(marker):
                 item.add_marker(missing)

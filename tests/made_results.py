@@ -1,4 +1,4 @@
-"""What tests of papers share: the frame of a tree of results that each test file fills with numbers of its choice."""
+"""A small tree of results for tests of papers: each test file fills it with numbers of its choice."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ import pandas as pd
 
 from recaps import io
 from recaps.config.load import Project
+from recaps.papers import FOLDER
 from recaps.report import draw
-from recaps.report.results import Results
-from recaps.report.claims import Claim, Number, read
+from recaps.report.claims import Claim, printed, read
 from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
+from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
+from recaps.workflow.layout import METRICS_FILES, Layout
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[1] / "config"
 
 
 @cache
 def claims(paper: str) -> tuple[Claim, ...]:
-    """Those of one paper."""
-    return tuple(claim for claim in read(CONFIG / "claims.yaml") if claim.paper == paper)
+    """The claims of one paper."""
+    return tuple(read(FOLDER / paper / "claims.yaml"))
 
 
 def frame(
     folder: Path, project: Project, name: str, seeds: tuple[int, ...], fill: Callable[[Results, str, Any, int], None]
 ) -> Results:
     """A paper's results at the scale `desk`; `fill(results, variant, model, seed)` writes each run."""
-    root, paper = folder / "desk", project.papers[name]
+    paper = project.papers[name]
     results = Results(
         name=name,
         paper=paper,
-        runs=root / "runs" / name,
-        folder=root / "papers" / name,
+        files=Layout(folder / "desk"),
         seeds=seeds,
         resolve=project.resolve,
-        published={claim.id: claim.published for claim in claims(name) if isinstance(claim, Number)},
+        printed=printed(FOLDER / name / "claims.yaml"),
         stand_in=False,
     )
     for variant, settings in paper.variants.items():
@@ -49,14 +50,22 @@ def frame(
 
 
 def datasets(results: Results) -> Path:
-    """Where the results' prepared sets lie."""
-    return results.folder.parents[1] / "datasets"
+    """The folder of the prepared sets."""
+    return results.files.folder / "datasets"
 
 
 def timed(results: Results, seconds: Mapping[str, list[float]], batch_size: int) -> None:
     """Write seconds per training step, in two rounds each."""
     timing = {"device": "a machine", "rounds": 2, "steps": 3, "batch_size": dict.fromkeys(seconds, batch_size)}
-    io.write_json(results.folder / "timings" / "steps.json", timing | {"seconds_per_step": dict(seconds)})
+    io.write_json(results.files.timing(results.name, "steps"), timing | {"seconds_per_step": dict(seconds)})
+
+
+def measured(results: Results) -> Results:
+    """The same results after the metrics of their runs have been computed and saved."""
+    draw.metrics(results, results.folder)
+    for cached in ("metrics", "arrays"):
+        results.__dict__.pop(cached, None)
+    return results
 
 
 def values(table: pd.DataFrame, variant: str, metric: str) -> list[float]:
@@ -65,23 +74,29 @@ def values(table: pd.DataFrame, variant: str, metric: str) -> list[float]:
 
 
 def verdicts(paper: str, table: pd.DataFrame) -> dict[str, str]:
-    """Verdicts by claim; every claim of the paper must find what it measures, in its unit, among the metrics."""
-    measured = table.assign(paper=paper, stand_in=False)
-    known, own = collect(measured), claims(paper)
+    """Verdicts by claim; the metrics must hold every measure of the paper's claims, in the claim's unit."""
+    measures = table.assign(paper=paper, stand_in=False)
+    known, own = collect(measures), claims(paper)
     for claim in own:
         for measure in claim.measures:
             assert known[paper, measure.variant, measure.metric].unit == claim.unit, claim.id
-    found: dict[str, str] = scorecard(own, measured, "desk").set_index("id")["verdict"].to_dict()
+    found: dict[str, str] = scorecard(own, measures, "desk").set_index("id")["verdict"].to_dict()
     assert "not run at this scale" not in found.values()
     return found
 
 
 def drawn(results: Results, folder: Path) -> dict[str, pd.DataFrame]:
-    """Draw all figures and tables into a folder, and see that each is there with data that can be published: these."""
+    """Draw all figures and tables into a folder; each must have data that can be published.
+
+    Returns:
+        This data, by the name of the figure or table.
+    """
+    if not (results.folder / METRICS_FILES[0]).exists():
+        measured(results)
     for name in results.paper.figures:
         draw.figure(name, results, folder)
         assert (folder / f"{name}.png").stat().st_size > 5000
-        assert (folder / f"{name}.csv").stat().st_size < MOST_DATA, "else it is not published"
+        assert (folder / f"{name}.csv").stat().st_size < MOST_DATA, "publishing would leave it out"
     for name in results.paper.tables:
         draw.table(name, results, folder)
     data = {name: pd.read_csv(folder / f"{name}.csv") for name in results.paper.outputs}

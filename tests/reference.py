@@ -1,11 +1,11 @@
-"""Slow, obvious statements of the papers' algorithms, written as their loops: what the fast code must match."""
+"""The papers' algorithms as slow, obvious loops. The fast code must match them."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def squash(vector: Tensor) -> Tensor:
@@ -265,6 +265,27 @@ def similarity_routing(
                 acts.append(torch.sigmoid(theta[0][j] * agreement + theta[2][j].abs() * presence + theta[1][j]))
     shape = (images, positions, outputs)
     return torch.stack(poses).reshape(*shape, -1), torch.stack(acts).reshape(*shape)
+
+
+def connectionist_routing(
+    votes: Tensor, activations: Tensor, children: Tensor, route: nn.Module, cell: nn.LSTMCell
+) -> tuple[Tensor, Tensor]:
+    """*Learning to compute inner consensus*, algorithm 2 and equation 14, with the networks of `route`; logits."""
+    images, positions, slots, outputs, dims = votes.shape
+    poses, acts = [], []
+    for b in range(images):
+        for p in range(positions):
+            for j in range(outputs):
+                v, a = votes[b, p, :, j], activations[b, children[p]]
+                c, mu, state = torch.full((slots,), 1 / slots, dtype=votes.dtype), v.mean(0), None
+                for _ in range(route.iterations):
+                    read = torch.cat([mu.expand(slots, -1), a[:, None], v, c[:, None]], 1)
+                    state = cell(read, state)
+                    c = route.compatibility(state[0])[:, 0].softmax(0)
+                    mu = c @ v
+                poses.append(mu)
+                acts.append(route.activation(c @ state[1])[0])
+    return torch.stack(poses).reshape(images, positions, outputs, dims), torch.stack(acts).reshape(*votes.shape[:2], -1)
 
 
 def cosine_routing(votes: Tensor, iterations: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Trains a family on the stand-in digits, whole and cut at some step."""
+"""Train a model family on stand-in digits, with and without interruptions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from recaps.training.run import Interrupted, train
 
 
 def digits(folder: Path, n: int) -> Path:
-    """So many images of 28x28."""
+    """Prepare n images of 28x28 pixels."""
     return prepare("mnist", "train", folder, folder, stand_in=True, options={"limit": n})
 
 
 def run(settings: dict[str, Any], dataset: Path, folder: Path, seed: int = 0) -> Path:
-    """Train, or go on training, in `folder`."""
+    """Train a run in `folder`, from its checkpoint if there is one."""
     identity = {"paper": "a", "variant": "b", "scale": "test"}
     out, checkpoints = folder / "run", folder / "checkpoints"
     train(
@@ -41,7 +41,7 @@ def run(settings: dict[str, Any], dataset: Path, folder: Path, seed: int = 0) ->
 def run_cut(
     settings: dict[str, Any], dataset: Path, folder: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """As `run`, asked to stop behind each of some steps and started again."""
+    """Like `run`, but stop the run after each of `steps` and start it again."""
     touch, done = Lease.touch, 0
 
     def count(lease: Lease) -> None:
@@ -59,7 +59,7 @@ def run_cut(
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two runs ended with the same weights and history, bit for bit (times aside)."""
+    """Return whether two runs have the same weights and history, bit for bit, except for times."""
     a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
     rows = [np.genfromtxt(folder / "history.csv", delimiter=",", names=True) for folder in (one, other)]
     columns = [name for name in rows[0].dtype.names if name not in ("seconds", "images_per_second")]

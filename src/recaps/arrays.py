@@ -1,6 +1,6 @@
-"""A split of a data set: arrays in memory, and their one format on disk.
+"""A split of a data set: arrays in memory, and their format on disk.
 
-Apart from `recaps.datasets`, so that what only reads splits does not depend on how they are made.
+This module is not part of `recaps.datasets`, so that readers of splits do not depend on the code that prepares them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Arrays:
     Attributes:
         images: uint8 `[N, C, H, W]`; memory-mapped and read-only when loaded.
         labels: int64 `[N]`.
-        factors: what else is known of each image, each `[N]` or `[N, k]`.
-        record: where it comes from: name, split, title, stand_in, sources, options, seed, n, shape, digest.
+        factors: other attributes of the images, each `[N]` or `[N, k]`.
+        record: provenance: name, split, title, stand_in, sources, options, seed, n, shape, digest.
     """
 
     images: npt.NDArray[np.uint8]
@@ -52,12 +52,12 @@ class Arrays:
         return len(self.images)
 
     def take(self, rows: slice) -> Arrays:
-        """The images in `rows`, with their labels and factors; a view, not a copy."""
+        """Return a view of the images in `rows`, with their labels and factors."""
         factors = {name: values[rows] for name, values in self.factors.items()}
         return Arrays(self.images[rows], self.labels[rows], factors, self.record)
 
     def digest(self) -> str:
-        """SHA-256 of shape, images and labels, in hexadecimal."""
+        """Return the SHA-256 of shape, images and labels, in hexadecimal."""
         state = hashlib.sha256(repr(self.images.shape).encode())
         for start in range(0, len(self), 4096):
             state.update(np.ascontiguousarray(self.images[start : start + 4096]).data)
@@ -66,7 +66,7 @@ class Arrays:
 
 
 def save(arrays: Arrays, folder: Path) -> Path:
-    """Write a split to `folder`. The record comes last: its presence means that the rest is whole."""
+    """Write a split to `folder`. The record is written last; if it exists, all files are complete."""
     folder = Path(folder)
     (folder / _RECORD).unlink(missing_ok=True)
     _write(folder / "images.npy", lambda file: np.save(file, arrays.images, allow_pickle=False))
@@ -78,10 +78,10 @@ def save(arrays: Arrays, folder: Path) -> Path:
 
 
 def read(folder: Path) -> Arrays:
-    """Read a prepared split, `<root>/<name>/<split>`; images are memory-mapped.
+    """Read a prepared split from `<root>/<name>/<split>`; images are memory-mapped.
 
     Raises:
-        UserError: not prepared yet, or a file that is missing, truncated or does not fit.
+        UserError: the split is not prepared, or a file is missing, truncated or inconsistent.
     """
     folder = Path(folder)
     if not (folder / _RECORD).is_file():
@@ -90,10 +90,10 @@ def read(folder: Path) -> Arrays:
     try:
         arrays = Arrays(images, labels, factors, record)
     except (ValueError, AttributeError) as error:
-        raise UserError(f"{folder}: {error}; delete the folder and run again") from error
-    told = record.get("shape") if isinstance(record, dict) else record
-    if list(arrays.images.shape) != told:
-        raise UserError(f"{folder}: images are {arrays.images.shape}, its record says {told}; {_MEND}")
+        raise UserError(f"{folder}: {error}; {_MEND}") from error
+    recorded = record.get("shape") if isinstance(record, dict) else record
+    if list(arrays.images.shape) != recorded:
+        raise UserError(f"{folder}: images are {arrays.images.shape}, but its record says {recorded}; {_MEND}")
     return arrays
 
 

@@ -1,6 +1,6 @@
-"""The library's stages without a workflow, for a machine that has PyTorch but no Snakemake.
+"""Run the stages without Snakemake, on a machine that has PyTorch only; list the variants; add a paper or a routing.
 
-The files are the workflow's own: what was made here, it takes over, unfinished trainings included.
+The files are those of the workflow, which continues with them, also with unfinished trainings.
 """
 
 from __future__ import annotations
@@ -9,23 +9,29 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
-from recaps.receipts import check, receipt
-from recaps.workflow import layout
-from recaps.workflow.layout import RUN_FILES
+from recaps.workflow import layout, new, stages
+from recaps.workflow.layout import DATASET_FILES, RUN_FILES, named
 from recaps.workflow.plan import Plan
+from recaps.workflow.receipts import check, receipt
 
-RUN_HELP = "train and evaluate variants; timings, tables and figures are left to the workflow"
+COMMANDS = {
+    "list": "list the variants",
+    "run": "train and evaluate variants; timings, tables and figures are left to the workflow",
+    "new": "write the files of a new paper or routing",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for a user's mistake, 75 to try again."""
     options = _parser().parse_args(arguments)
     try:
+        if options.command == "new":
+            return _print(new.make(options.what, options.name, options.kind))
         values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))
         values |= {"scale": options.scale} if options.scale else {}
         values |= {"papers": options.papers} if options.papers else {}
@@ -34,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         project = load(values, options.config)
         if options.command == "list":
             return _print(_listing(project))
-        plan = Plan(project, Path.cwd())
-        check(Path(plan.results, plan.scale))
+        plan = Plan(project)
+        check(plan.files.folder)
         return _run(plan, options)
     except UserError as error:
         print(f"recaps: {error}", file=sys.stderr)
@@ -44,22 +50,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["list", "run"], help=f"list: name the variants; run: {RUN_HELP}")
-    parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
-    parser.add_argument("--scale", help="instead of config.yaml's")
-    parser.add_argument("--papers", nargs="+", help="instead of config.yaml's")
-    parser.add_argument("--variants", nargs="+", help="only these (default: all)")
-    parser.add_argument("--seeds", nargs="+", type=int, help="instead of the scale's")
-    parser.add_argument("--without", nargs="*", help="data sets that cannot be had, instead of config.yaml's")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
+    for command in (each["list"], each["run"]):
+        command.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
+        command.add_argument("--scale", help="replaces the scale of config.yaml")
+        command.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
+        command.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
+        command.add_argument("--without", nargs="*", help="unavailable data sets; replaces those of config.yaml")
+    each["run"].add_argument("--variants", nargs="+", help="only these variants (default: all)")
+    each["run"].add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    each["new"].add_argument("what", choices=new.WHAT)
+    each["new"].add_argument("name")
+    each["new"].add_argument(
+        "--kind", choices=new.KINDS, default="votes", help="the input of a routing (default: votes)"
+    )
     return parser
 
 
 def _print(text: str) -> int:
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # who reads has seen enough, as in `python -m recaps list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it leaves
+    except BrokenPipeError:  # the reader has stopped, as in `python -m recaps list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
     return 0
 
 
@@ -83,113 +96,103 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
                 raise UserError(f"--variants: {lost.reason(name)}")
         if name not in known:
             raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
-    for paper, settings in papers.items():
-        for name in (name for name in settings.variants if name in (options.variants or known)):
-            for seed in plan.project.seeds:
-                try:
-                    Run(plan, paper, name, seed, options.threads).complete()
-                except TryAgain as error:
-                    raise TryAgain(f"{paper}/{name}, seed {seed}: {error}") from error
+    for paper, variant, seed in plan.runs(variants=options.variants):
+        try:
+            Run(plan, paper, variant, seed, options.threads).complete()
+        except TryAgain as error:
+            raise TryAgain(f"{paper}/{variant}, seed {seed}: {error}") from error
     return 0
 
 
+class Names(dict[str, Any]):
+    """Values by name, also as attributes, as Snakemake passes them to a script."""
+
+    __getattr__ = dict.__getitem__
+
+
 class Run:
-    """One run with all that is read from it, made stage by stage; what exists is kept."""
+    """One run with everything that is read from it, made stage by stage. Existing files are kept."""
 
     def __init__(self, plan: Plan, paper: str, variant: str, seed: int, threads: int | None) -> None:
-        self.plan = plan
-        self.names = {"scale": plan.scale, "paper": paper, "variant": variant, "seed": seed}
+        self.plan, self.threads = plan, threads
+        self.names = Names(scale=plan.scale, paper=paper, variant=variant, seed=seed)
         self.variant = plan.project.papers[paper].variants[variant]
-        self.folder = Path(plan.run(self._wildcards()))
-        self.device, self.threads = plan.project.config.device, threads
+        self.folder = plan.files.run(paper, variant, seed)
+        self.trained = named(self.folder, RUN_FILES)
 
     def complete(self) -> None:
         self.train()
-        self.read()
-        self.evaluate()
+        for name in map(self.plan.project.resolve, self.variant.latents):
+            self.extract(*name.split("/"))
+        for name in self.variant.probes:
+            self.probe(name)
+        for head, protocols in self.variant.heads.items():
+            for protocol in protocols:
+                self.evaluate(head, protocol)
 
     def train(self) -> None:
-        from recaps.training.run import train
-
-        names, record = self._wildcards(), self.folder / "record.json"
-        settings = self.plan.training(names)
-        if record.exists():
-            made = read_json(self.folder / "config.json")
+        settings = self.plan.training(self.names)
+        if self.trained["record"].exists():
+            made = read_json(self.trained["config"])
             if any(made[key] != settings[key] for key in settings):
-                raise UserError(f"{self.folder}: holds a run with other settings; move or delete it to train anew")
-        elif _missing(record):
-            test = self.plan.evaluation_set(names)
-            with receipt([self.folder / name for name in RUN_FILES]):
-                train(
-                    settings,
-                    identity={key: self.names[key] for key in ("paper", "variant", "scale")},
-                    seed=names.seed,
-                    dataset=self._prepared(self.plan.training_set(names)),
-                    test=self._prepared(test) if test else None,
-                    out=self.folder,
-                    checkpoints=Path(self.plan.checkpoints(names)),
-                    device=self.device,
-                    threads=self.threads,
-                    checkpoint_seconds=self.plan.project.config.checkpoint_seconds,
-                    project=self.plan.root,
-                )
+                raise UserError(f"{self.folder}: the run was made with other settings; move or delete it to train anew")
+            return
+        inputs = {"dataset": self.plan.training_set(self.names), "test": self.plan.evaluation_set(self.names)}
+        params = {"settings": settings, "checkpoints": self.plan.checkpoints(self.names)}
+        self._make("train_variant", self.names, inputs, self.trained, params)
 
-    def read(self) -> None:
-        """Latents and probes."""
-        from recaps.evaluation.latents import extract
-        from recaps.evaluation.probes import probe
+    def extract(self, dataset: str, split: str) -> None:
+        names = Names(self.names, dataset=dataset, split=split)
+        inputs = self.trained | {"dataset": self.plan.dataset_files(f"{dataset}/{split}")}
+        output = {"latents": layout.latents(self.folder, f"{dataset}/{split}")}
+        self._make("extract_latents", names, inputs, output, {"limit": self.plan.limit(names)})
 
-        for name in map(self.plan.project.resolve, self.variant.latents):
-            if _missing(out := layout.latents(self.folder, name)):
-                dataset, split = name.split("/")
-                limit = self.plan.limit(self._wildcards(dataset=dataset, split=split))
-                folder = self._prepared(self.plan.dataset_files(name))
-                with receipt([out]):
-                    extract(self.folder, folder, out, limit=limit, device=self.device, threads=self.threads)
-        for name, images in self.variant.probes.items():
-            if _missing(out := layout.probe(self.folder, name)):
-                folder = self._prepared(self.plan.test_set(self._wildcards()))
-                with receipt([out]):
-                    probe(self.folder, folder, out, name=name, images=images, device=self.device, threads=self.threads)
+    def probe(self, name: str) -> None:
+        names = Names(self.names, probe=name)
+        inputs = self.trained | {"dataset": self.plan.test_set(names)}
+        output = {"probe": layout.probe(self.folder, name)}
+        self._make("read_probe", names, inputs, output, {"images": self.plan.probe_images(names)})
 
-    def evaluate(self) -> None:
-        """Heads."""
-        from recaps.evaluation.heads import evaluate
+    def evaluate(self, head: str, protocol: str) -> None:
+        names = Names(self.names, head=head, protocol=protocol)
+        output = {"result": layout.head(self.folder, head, protocol)}
+        params = {"head": self.plan.head(names), "protocol": self.plan.protocol(names)}
+        self._make("evaluate_head", names, self.plan.head_latents(names), output, params)
 
-        for head, protocols in self.variant.heads.items():
-            for name in protocols:
-                names = self._wildcards(head=head, protocol=name)
-                if _missing(out := layout.head(self.folder, head, name)):
-                    protocol = self.plan.protocol(names)
-                    files = self.plan.head_latents(names).items()
-                    latents = {protocol[role]["set"]: Path(file) for role, file in files}
-                    with receipt([out]):
-                        evaluate(latents, self.plan.head(names), protocol, out)
-
-    def _prepared(self, files: list[str]) -> Path:
-        """Folder of a prepared split; fetched and prepared if it is not there."""
-        from recaps.datasets.download import fetch
-        from recaps.datasets.preparation import prepare
-        from recaps.datasets.sources import file
-
-        folder, config = Path(files[0]).parent, self.plan.project.config
-        if not (folder / "record.json").exists():
+    def _prepare(self, folder: Path) -> None:
+        """Fetch and prepare a split, unless it is there."""
+        output = named(folder, DATASET_FILES)
+        if not output["record"].exists():
             dataset, split = folder.parts[-2:]
-            names = self._wildcards(dataset=dataset, split=split)
+            names = Names(self.names, dataset=dataset, split=split)
             for raw in map(Path, self.plan.raw_files(names)):
-                fetch(file(raw.parent.name, raw.name), raw.parent, mirror=config.mirror)
-            stand_in, options = self.plan.stand_in(names), self.plan.dataset_options(names)
-            with receipt(list(map(Path, files))):
-                prepare(dataset, split, Path(config.data), folder.parents[1], stand_in=stand_in, options=options)
-        return folder
+                stages.fetch_file(self._job(Names(dataset=raw.parent.name, file=raw.name), {}, {"file": raw}, {}))
+            params = {"stand_in": self.plan.stand_in(names), "options": self.plan.dataset_options(names)}
+            self._make("prepare_dataset", names, {}, output, params)
 
-    def _wildcards(self, **more: str) -> SimpleNamespace:
-        """As the workflow has them."""
-        return SimpleNamespace(**self.names, **more)
+    def _make(
+        self, stage: str, names: Names, inputs: dict[str, Any], output: dict[str, Path], params: dict[str, Any]
+    ) -> None:
+        """Run a stage if its outputs are missing; first prepare the splits among its inputs."""
+        *_, last = output.values()
+        if last.exists():
+            return
+        print(f"recaps: making {last}", file=sys.stderr, flush=True)
+        for files in inputs.values():
+            if isinstance(files, list) and files:
+                self._prepare(Path(files[0]).parent)
+        with receipt(list(output.values())):
+            getattr(stages, stage)(self._job(names, inputs, output, params))
 
-
-def _missing(file: Path) -> bool:
-    if not file.exists():
-        print(f"recaps: making {file}", file=sys.stderr, flush=True)
-        return True
-    return False
+    def _job(self, names: Names, inputs: dict[str, Any], output: dict[str, Path], params: dict[str, Any]) -> Names:
+        """Return what Snakemake would pass to the rule's script."""
+        return Names(
+            wildcards=names,
+            input=Names(inputs),
+            output=Names(output),
+            params=Names(params),
+            config=self.plan.project.config.model_dump(),
+            resources={},
+            threads=self.threads,
+            scriptdir=Path("workflow", "scripts"),
+        )

@@ -1,26 +1,25 @@
-"""Mistakes that a user can mend, told in one line."""
+"""Errors that the user can correct, reported in one line."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-#: Exit statuses: a mistake, which would be made again; an error that is no user's, as BSD has it; and what the same
-#: command may manage later, likewise.
+#: Exit statuses: a user's mistake; an internal error (BSD's EX_SOFTWARE); a temporary failure (BSD's EX_TEMPFAIL).
 MISTAKE, BROKEN, TRY_AGAIN = 1, 70, 75
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: one line saying what, where and how to mend it.
+    """A mistake that the user can correct. The message is one line: what is wrong, where, and how to correct it.
 
-    Front ends (the command line, the workflow scripts) print the message without a traceback.
+    The command line and the workflow scripts print it without a traceback.
     """
 
     status = MISTAKE
 
 
 class TryAgain(UserError):
-    """Nothing is wrong with what was asked: the same command may go well later, and goes on from what is saved."""
+    """A temporary failure: the same command may succeed later and continues from the saved state."""
 
     status = TRY_AGAIN
 

@@ -1,8 +1,9 @@
-"""Files that are either whole or absent: write beside, then rename."""
+"""Read and write files. A file is either whole or absent: writers fill a temporary file and rename it."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -16,11 +17,11 @@ from recaps.errors import TryAgain, UserError
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in `path`'s folder; rename it to `path` when the block ends well.
+    """Yield a temporary path in the folder of `path`, and rename it to `path` if the block succeeds.
 
     Raises:
-        TryAgain: the disk is full; nothing is left behind.
-        UserError: the folder cannot be written.
+        TryAgain: the disk is full; no file is left behind.
+        UserError: the folder is not writable.
     """
     path = Path(path)
     try:
@@ -43,7 +44,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole. Tensors should be serialised to bytes first: PyTorch's own writers hide a full disk."""
+    """Write a file. Serialise tensors to bytes first, because PyTorch's writers hide the error of a full disk."""
     with atomic(path) as temporary:
         temporary.write_bytes(content)
 
@@ -60,14 +61,26 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file; run the stage that makes it first") from error
+        raise UserError(f"{path}: no such file; first run the stage that writes it") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); delete it and run again") from error
 
 
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def short(path: Path) -> Path:
+    """Return the path relative to the working directory if it is inside, else unchanged."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else Path(relative)
+
+
 def _explain(error: OSError, path: Path) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TryAgain(f"{path}: the disk is full; free some space and run again (nothing half-written was kept)")
+        return TryAgain(f"{path}: the disk is full; free some space and run again (no partial file was kept)")
     if error.errno in (errno.EACCES, errno.EROFS):
-        return UserError(f"{path}: cannot write here ({error.strerror}); choose another folder in config.yaml")
+        return UserError(f"{path}: cannot write ({error.strerror}); choose another folder in config.yaml")
     return error

@@ -1,4 +1,4 @@
-"""Named arrays in one file, without pickled code."""
+"""Named arrays in a file (npz), without pickled objects."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Array = npt.NDArray[Any]
 
 
 def save(file: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays as npz, atomically."""
+    """Write arrays atomically."""
     writer: Callable[..., None] = np.savez
     with io.atomic(file) as temporary, open(temporary, "wb") as handle:
         writer(handle, allow_pickle=False, **arrays)
 
 
 def read(file: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Read an npz of arrays, only those in `names` if given.
+    """Read all arrays of a file, or only those in `names`.
 
     Raises:
-        UserError: missing or damaged file, or an array that it does not have.
+        UserError: the file is missing or damaged, or lacks an array.
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -37,6 +37,6 @@ def read(file: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     except Exception as error:
         raise UserError(f"{file}: truncated or damaged ({error}); delete it and run again") from error

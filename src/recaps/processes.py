@@ -1,4 +1,4 @@
-"""Processes, told from one another by host, number and time of start: a number alone may have been reused."""
+"""Identify processes by host, process id and start time, as the system reuses ids."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def this() -> dict[str, Any]:
-    """`host`, `pid` and `started` of this process."""
+    """Return `host`, `pid` and `started` of this process."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Whether a process that `this` told of runs still; None if it is another host's, where nobody here can tell."""
+    """Return whether the process, as given by `this`, still runs; None if it is on another host."""
     if process.get("host") != socket.gethostname():
         return None
     return bool(_started(process["pid"]) == process["started"])

@@ -1,4 +1,4 @@
-"""Where a result comes from: code, packages, machine."""
+"""Provenance of results: code, packages and machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("recaps", "torch", "numpy", "scikit-learn", "pandas", "matplotlib", 
 
 
 def describe(project: Path | None) -> dict[str, Any]:
-    """Git commit and dirty flag of the folder `project`, package versions, and the machine."""
+    """Return the git commit of the folder `project`, package versions, and a description of the machine."""
     return {
         "git": git(project),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
@@ -26,7 +26,7 @@ def describe(project: Path | None) -> dict[str, Any]:
 
 
 def git(project: Path | None) -> dict[str, Any]:
-    """`commit`, and `dirty`: whether code or a tracked file differs from it. Both None outside a git checkout."""
+    """Return `commit`, and `dirty`: whether code or tracked files differ from it. None outside a git checkout."""
     commit = _git(project, "rev-parse", "HEAD") if project else None
     if project is None or commit is None:
         return {"commit": None, "dirty": None}
@@ -37,7 +37,7 @@ def git(project: Path | None) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -1,10 +1,11 @@
-"""Which settings of a variant do best, judged on training images that nothing has learned from.
+"""Compare settings of a variant by their accuracy on held-out training images.
 
     python -m recaps.search probabilistic capsules results/desk/datasets/mnist/train --scale desk --out search.csv \\
         --trial '{}' --trial '{model: {template_rate: 5}}' --trial '{training: {learning_rate: 0.002}}'
 
-Every trial is the variant with some settings changed. It learns from all images of the split but the last ones; the
-variant's heads are fitted on the first images and tested on these last ones. The test set is not read.
+A trial is the variant with some settings changed. The last images of the split are held out: the model is trained on
+the others, and the variant's heads are fitted on the first images and tested on the held-out ones. The test set is not
+read.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from recaps.config.load import load
 from recaps.config.variant import Head, Variant
 from recaps.errors import UserError, nearest
 from recaps.evaluation.heads import classifier, features
-from recaps.evaluation.latents import of_samples
+from recaps.evaluation.latents import latents_of
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
-from recaps.training.images import samples
+from recaps.training.images import images_of
 from recaps.training.loop import fit
 from recaps.training.run import fresh_model
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, or 1 for a user's mistake."""
+    """Run the command line. Return the exit status: 0, or 1 for a user's mistake."""
     given = _parser().parse_args(arguments)
     try:
         arrays = read(given.data)
         if min(given.fit, given.held_out) < 1 or given.fit + given.held_out > len(arrays):
             raise UserError(
                 f"--fit, --held-out: {given.fit} and {given.held_out} images, but {given.data} has {len(arrays)};"
-                " give at least one each, and no more in all"
+                " give at least one each, and at most all together"
             )
         rows: list[dict[str, Any]] = []
         for changed in given.trial or [{}]:
             rows.append(row(given, changed, arrays))
-            # After each, so that those done are kept when a later one fails.
+            # Written after every trial, so that a later failure does not lose it.
             io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
     except UserError as error:
         print(f"search: {error}", file=sys.stderr)
@@ -58,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """A trial: what was changed; accuracies of the heads in percent; means of what latents say of each image."""
+    """Run a trial. Return its settings, the accuracies of the heads in percent, and means of the scalar latents."""
     if not isinstance(changed, dict):
-        raise UserError(f"--trial: '{changed}' is no mapping; write e.g. '{{training: {{steps: 100}}}}'")
+        raise UserError(f"--trial: '{changed}' is not a mapping; write e.g. '{{training: {{steps: 100}}}}'")
     values = {"scale": given.scale, "papers": [given.paper]}
     if given.variant not in (known := load(values, given.config).papers[given.paper].variants):
         raise UserError(f"{given.paper}: no variant '{given.variant}'{nearest(given.variant, known)}")
@@ -84,18 +85,18 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
 
 
 def _latents(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Latents and labels, of the first and of the held-out images, of a model that has learned."""
+    """Train a model; return its latents and labels of the first and of the held-out images."""
     where, training = devices.choose("auto", given.threads), variant.training
     shape = view_shape(arrays.images.shape[1:], training)
     settings = {"model": variant.model.model_dump()}
     model = fresh_model(settings, shape, int(arrays.record["classes"]), given.seed).place(where)
     model.configure(training)
-    learned, every = (samples(each, where) for each in (arrays.take(slice(-given.held_out)), arrays))
+    learned, every = (images_of(each, where) for each in (arrays.take(slice(-given.held_out)), arrays))
     with TemporaryDirectory() as folder:
         fit(model, Batches(learned, training, given.seed, where), Path(folder), "", checkpoint_seconds=1e9, start={})
     model.eval()
     first, last = range(given.fit), range(len(arrays) - given.held_out, len(arrays))
-    return of_samples(model, every, first, training, where), of_samples(model, every, last, training, where)
+    return latents_of(model, every, first, training, where), latents_of(model, every, last, training, where)
 
 
 def _accuracy(head: Head, fitted: Mapping[str, Array], tested: Mapping[str, Array]) -> float:
@@ -109,15 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("variant")
     parser.add_argument("data", type=Path, help="a prepared training split, e.g. results/desk/datasets/mnist/train")
     parser.add_argument(
-        "--trial", type=yaml.safe_load, action="append", help="changed settings, as YAML (default: none)"
+        "--trial", type=yaml.safe_load, action="append", help="changed settings, as YAML; may be repeated"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the table to write (CSV)")
+    parser.add_argument("--out", type=Path, required=True, help="table to write (CSV)")
     parser.add_argument("--scale", default="desk")
-    parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
-    parser.add_argument("--fit", type=int, default=10000, help="first images of the split, which heads are fitted on")
-    parser.add_argument("--held-out", type=int, default=5000, help="last images of the split, which judge")
+    parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
+    parser.add_argument("--fit", type=int, default=10000, help="number of images, from the first, to fit heads on")
+    parser.add_argument("--held-out", type=int, default=5000, help="number of images, from the last, to test heads on")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: chosen by PyTorch)")
     return parser
 
 

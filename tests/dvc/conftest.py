@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dataset_writers import idx
 from repository import TARGETS, Repository
 
 from recaps.datasets import standin
-from recaps.digests import digest_of
+from recaps.io import digest_of
 
 SETTINGS = {"papers": "[sparse, experts]", "without": "[mnist-40, fashion-mnist]"}
 
@@ -39,7 +38,8 @@ def new(root: Path, mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 
     def make(name: str) -> Repository:
         repository = Repository(tmp_path_factory.mktemp(name))
-        copy(root, repository.folder, (*PARTS, ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore"))
+        parts = (*PARTS, "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore")
+        copy(root, repository.folder, parts)
         _edit(repository.folder / "config/config.yaml", {rf"^{key}: .*": f"{key}: {SETTINGS[key]}" for key in SETTINGS})
         _edit(repository.folder / "config/config.yaml", {"^mirror: .*": f"mirror: {mirror}"})
         _edit(repository.folder / "config/scales/smoke.yaml", {"^stand_in: true": "stand_in: false"})
@@ -52,7 +52,6 @@ def new(root: Path, mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> C
         sizes = {split: len(standin.mnist(split)[1]) for split in ("train", "test")}
         _edit(datasets / "catalogue.py", {"^_SIXTY = .*": f"_SIXTY = {sizes}"})
         repository.run("git", "init", "--quiet")
-        repository.run(sys.executable, "-m", "recaps.workflow.pipeline", "--fix")
         repository.dvc("remote", "modify", "local", "url", str(store))
         # The version of the data, as someone who has them would write it; here they are still to be fetched.
         shutil.copytree(mirror, repository.folder / "data")

@@ -1,4 +1,4 @@
-"""`dvc repro` beside Snakemake: the same files, and the same things stale."""
+"""`dvc repro` and Snakemake make the same files, and find the same files stale."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from clones import SMOKE
 from repository import TARGETS, Repository
 
-from recaps.digests import digest_of
+from recaps.io import digest_of
 
 MODEL = "results/smoke/runs/experts/mnist-vae/seed-0/model.safetensors"
 FIGURE = "results/smoke/papers/sparse/figure-1.png"
 RAW = "data/mnist/train-images-idx3-ubyte.gz"
 
-#: What tells of one run on one machine.
+#: What differs between two runs of the same settings.
 OWN = {"seconds", "wall_seconds", "started", "finished", "starts", "images_per_second", "peak_memory_bytes", "git"}
 
 
@@ -66,15 +66,15 @@ def test_data_that_the_workflow_has_fetched_are_the_version_that_data_dvc_names(
 @pytest.mark.parametrize(
     ("file", "old", "changed", "planned"),
     [
-        # Figures, a routing, a model, what prepares the data, and the report.
-        ("src/recaps/papers/sparse.py", "def figure_1", {"sparse"}, {"sparse", "report"}),
-        ("src/recaps/nn/routing/products.py", "def ", {"sparse"}, {"sparse", "report"}),
-        ("src/recaps/models/rbm.py", "class ", {"experts"}, {"experts", "report"}),
-        ("src/recaps/models/convnet.py", "class ", {"sparse", "experts"}, {"sparse", "experts", "report"}),
-        ("src/recaps/datasets/derived.py", "def ", {"data"}, set(TARGETS)),
-        ("src/recaps/report/charts.py", "def ", {"report"}, {"report"}),
-        # What neither paper uses.
-        ("src/recaps/nn/routing/em.py", "def ", set(), set()),
+        # A figure, a routing, a model, the preparation of the data, and the report.
+        ("src/recaps/papers/sparse/figures.py", "def figure_1", set(TARGETS), {"papers", "report"}),
+        ("src/recaps/nn/routing/products.py", "def ", {"papers"}, {"papers", "report"}),
+        ("src/recaps/models/convnet.py", "class ", {"papers"}, {"papers", "report"}),
+        ("src/recaps/datasets/derived.py", "def ", set(TARGETS), set(TARGETS)),
+        ("src/recaps/report/charts.py", "def ", {"papers", "report"}, {"report"}),
+        # A routing that neither paper uses, and a page outside the library.
+        ("src/recaps/nn/routing/em.py", "def ", {"papers"}, set()),
+        ("docs/dvc.md", "# ", set(), set()),
     ],
 )
 def test_changed_code(project: Repository, file: str, old: str, changed: set[str], planned: set[str]) -> None:
@@ -83,38 +83,38 @@ def test_changed_code(project: Repository, file: str, old: str, changed: set[str
         assert project.planned() == planned
 
 
-def test_changed_figures_are_drawn_by_their_stage_alone(project: Repository) -> None:
-    with project.edited("src/recaps/papers/sparse.py", "def figure_1", "CHANGED = True\n\n\ndef figure_1"):
+def test_changed_figures_are_drawn_and_nothing_else(project: Repository) -> None:
+    with project.edited("src/recaps/papers/sparse/figures.py", "def figure_1", "CHANGED = True\n\n\ndef figure_1"):
         stages, output = project.repro()
-        assert set(stages) <= {"sparse", "report"}
-        assert "sparse" in stages
+        assert "papers" in stages
         rules = set(re.findall(r"\(Rule: (\w+)\)", output))
         assert "draw_figure" in rules
         assert rules <= {
             "draw_figure",
             "draw_table",
-            "collect_metrics",
             "score_claims",
             "build_report",
             *TARGETS,
             "all",
         }
+        assert "Figure figure-1 of experts" not in output
 
 
 @pytest.mark.parametrize(
     ("file", "before", "after", "changed", "planned"),
     [
-        ("config/config.yaml", "seeds: null", "seeds: [0, 1]", {"sparse", "experts"}, {"sparse", "experts", "report"}),
+        ("config/config.yaml", "seeds: null", "seeds: [0, 1]", {"papers"}, {"papers", "report"}),
         ("config/config.yaml", "device: auto", "device: cpu", set(), set()),
-        # All papers' files say which sets are prepared.
-        ("config/papers/experts.yaml", "lr_decay: 0.96", "lr_decay: 0.9", {"data", "experts"}, {"experts", "report"}),
+        # The papers' folders decide which sets are prepared.
         (
-            "config/claims.yaml",
-            "tolerance: 0.8",
-            "tolerance: 0.9",
-            {"sparse", "experts", "report"},
-            {"sparse", "experts", "report"},
+            "src/recaps/papers/experts/paper.yaml",
+            "lr_decay: 0.96",
+            "lr_decay: 0.9",
+            set(TARGETS),
+            {"papers", "report"},
         ),
+        # A tolerance is in the scorecard only.
+        ("src/recaps/papers/sparse/claims.yaml", "tolerance: 0.8", "tolerance: 0.9", set(TARGETS), {"report"}),
     ],
 )
 def test_changed_settings(
@@ -126,11 +126,11 @@ def test_changed_settings(
 
 
 def test_a_comment_runs_a_stage_in_which_nothing_is_made(project: Repository) -> None:
-    with project.edited("src/recaps/models/rbm.py", "class ", "# A remark.\nclass "):
+    with project.edited("src/recaps/models/convnet.py", "class ", "# A remark.\nclass "):
         assert project.planned() == set()
-        assert project.changed() == {"experts"}
+        assert project.changed() == {"papers"}
         stages, output = project.repro()
-        assert stages == ["experts"]
+        assert stages == ["papers"]
         assert "Nothing to be done" in output
         assert project.changed() == set()
 
@@ -145,10 +145,10 @@ def test_deleted_outputs_are_made_again(project: Repository) -> None:
     before = [digest_of(file) for file in files]
     for file in files:
         file.unlink()
-    assert project.changed() == {"data", "sparse", "experts", "report"}, "for experts, the data are an input"
-    assert {"data", "sparse", "report"} <= project.planned()
+    assert project.changed() == set(TARGETS)
+    assert project.planned() == set(TARGETS)
     stages, output = project.repro()
-    assert {"data", "sparse", "report"} <= set(stages)
+    assert set(stages) == set(TARGETS)
     assert output.count("Rule: train_variant") == 1
     assert [digest_of(file) for file in files] == before
 
@@ -157,12 +157,12 @@ def test_a_corrupted_output_is_found_by_both_and_blessed_by_none(project: Reposi
     file = project.folder / MODEL
     flip(file)
     damaged = digest_of(file)
-    assert project.changed() == {"experts", "report"}
-    line = f"recaps: {MODEL}: changed since made; `rm` it to have it made again"
+    assert project.changed() == {"papers", "report"}
+    line = f"recaps: {MODEL}: changed since it was made; `rm` it to make it again"
     assert line in project.run(*_SNAKEMAKE, "-n", status=1).output
     project.run(*_SNAKEMAKE, "--unlock")
     stages, output = project.repro(status=255)
-    assert stages == ["experts"]
+    assert stages == ["papers"]
     assert line in output
     assert digest_of(file) == damaged, "nothing was made of it, and nothing is lost"
     project.dvc("checkout", "--force", "--quiet", MODEL)
@@ -176,9 +176,9 @@ def test_a_corrupted_raw_file_is_found_before_anything_trains_on_it(project: Rep
     assert project.changed() == {"data.dvc"}
     assert project.planned() == set(TARGETS)
     assert project.repro()[0] == []
-    with project.edited("src/recaps/models/rbm.py", "class ", "CHANGED = True\n\n\nclass "):
+    with project.edited("src/recaps/models/convnet.py", "class ", "CHANGED = True\n\n\nclass "):
         stages, output = project.repro(status=255)
-        assert stages == ["experts"]
+        assert stages == ["papers"]
         assert "data.dvc" in project.changed()
     assert project.git("diff", "--stat", "data.dvc") == "", "nobody has blessed it"
     assert re.search(rf"recaps: prepare_dataset: {RAW}: SHA-256 expected \w+, found \w+; delete it", output)
@@ -189,7 +189,7 @@ def test_an_older_commit(project: Repository) -> None:
     model = project.folder / MODEL
     older = digest_of(model)
     smaller = "model: {hidden: [64], samples: 200}"
-    with project.edited("config/papers/experts.yaml", smaller, smaller.replace("64", "32")):
+    with project.edited("src/recaps/papers/experts/paper.yaml", smaller, smaller.replace("64", "32")):
         assert project.repro()[1].count("Rule: train_variant") == 1
         newer = digest_of(model)
         assert newer != older
@@ -220,7 +220,8 @@ def test_metrics_and_plots(project: Repository) -> None:
     assert file == "results/smoke/scorecard.json"
     assert {key: round(change["diff"], 6) for key, change in changed.items()} == {claim: 1}
     project.dvc("checkout", "--force", "--quiet", str(scorecard))
-    plots = json.loads(project.dvc("plots", "show", "--json"))
+    histories = sorted(map(str, project.folder.glob("results/smoke/runs/*/*/seed-0/history.csv")))
+    plots = json.loads(project.dvc("plots", "show", "-x", "step", "-y", "loss", "--json", *histories))
     assert not plots.get("errors")
     drawn = json.dumps(plots["data"])
     assert all(variant in drawn for variant in ("convnet-28", "sparsecaps-28", "mnist-experts", "mnist-rbm"))

@@ -1,4 +1,4 @@
-"""Whatever the bytes of a damaged file, a reader gives the right arrays or one UserError; never anything else."""
+"""A reader of a damaged file returns arrays or raises a UserError of one line, whatever the damage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
-from recaps import datasets
-from recaps.datasets import Arrays, archive, catalogue, norb, warp
+from recaps.arrays import Arrays, save
+from recaps.datasets import archive, catalogue, norb, preparation, warp
 from recaps.datasets.formats import affnist, idx, smallnorb
 from recaps.errors import UserError
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.property
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-#: Where to cut, and which bytes to overwrite with what, as shares of the length.
+#: Where to truncate, and which bytes to overwrite by what; positions are fractions of the length.
 damage = st.tuples(
     st.floats(0, 1), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4)
 )
@@ -101,7 +101,7 @@ def test_archives(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) ->
 @relaxed
 @given(damage)
 def test_matlab_files(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
-    """Damage is done to the archive: its CRC must keep broken bytes from scipy's parser, which can crash on them."""
+    """The archive is damaged: its CRC must protect SciPy's parser, which can crash on damaged bytes."""
     path = tmp_path / "test.mat.zip"
     path.write_bytes(damaged(zip_of(matlab()), how))
     survives(lambda: list(affnist.read(path)))
@@ -112,9 +112,9 @@ def test_matlab_files(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]
 @given(st.sampled_from(["images.npy", "labels.npy", "factors.npz", "record.json"]), damage)
 def test_prepared_splits(tmp_path: Path, name: str, how: tuple[float, list[tuple[float, int]]]) -> None:
     arrays = Arrays(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64), {"a": np.arange(3)}, {})
-    path = datasets.save(arrays, tmp_path / "mnist" / "test") / name
+    path = save(arrays, tmp_path / "mnist" / "test") / name
     path.write_bytes(damaged(path.read_bytes(), how))
-    survives(lambda: datasets.load("mnist", "test", tmp_path))
+    survives(lambda: preparation.load("mnist", "test", tmp_path))
 
 
 @relaxed
@@ -158,7 +158,7 @@ def test_half_size_equals_loops(n: int, height: int, width: int, floor: int, see
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 17), st.integers(0, 4)), min_size=1, max_size=30), st.data()
 )
 def test_viewpoints_part_the_scenes(seen: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """Whatever the scenes and the limit: each is in one of familiar and novel, both its pictures with its label."""
+    """Each scene is in exactly one of `familiar` and `novel`, with both images and its label, for every limit."""
     name = data.draw(st.sampled_from(["smallnorb-48-azimuth", "smallnorb-48-elevation"]))
     limit = data.draw(st.none() | st.integers(1, len(seen) + 1))
     elevation, azimuth, labels = np.array(seen).T

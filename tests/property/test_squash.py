@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recaps.nn.squash import squash
-from recaps.nn.unsquash import unsquash
+from recaps.nn.squash import squash, unsquash
 
 pytestmark = pytest.mark.property
 

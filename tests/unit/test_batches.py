@@ -1,7 +1,8 @@
-"""What a model sees of a split: crops, mirrors, colours, pairs of digits."""
+"""Batches: padding, shifts, crops, flips, brightness, contrast, standardisation, and pairs of digits."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from recaps.config.load import check
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape
+from recaps.training.images import ImagePairs, Images, drawn, images_of
 from recaps.training.randomness import batch_indices, generator
-from recaps.training.images import Pairs, Samples, drawn, samples
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +31,7 @@ def split(n: int = 40, side: int = 12, channels: int = 1, **parameters: Any) -> 
 
 
 def batches(arrays: Arrays, seed: int = 0, **training: Any) -> Batches:
-    return Batches(samples(arrays, CPU), Training(batch_size=16, **training), seed, CPU)
+    return Batches(images_of(arrays, CPU), Training(batch_size=16, **training), seed, CPU)
 
 
 def test_crops_are_where_the_corners_say() -> None:
@@ -75,7 +76,7 @@ def test_brightness_shifts_and_contrast_scales_about_the_mean() -> None:
     assert 1.2 < factor.max() <= 1.8
 
 
-def test_standardised_images_have_mean_zero_and_deviation_one_and_flat_ones_do_not_explode() -> None:
+def test_standardised_images_have_mean_zero_and_standard_deviation_one_and_flat_ones_do_not_explode() -> None:
     made = standardised(torch.rand(4, 3, 8, 8) * 5 + 2)
     torch.testing.assert_close(made.mean((1, 2, 3)), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(made.std((1, 2, 3), correction=0), torch.ones(4))
@@ -90,7 +91,7 @@ def standard(image: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("standardise", [None, "first", "last"])
 @pytest.mark.parametrize(("channels", "seed"), [(1, 0), (3, 7)])
 def test_changes_come_in_their_order(standardise: str | None, channels: int, seed: int) -> None:
-    """Image by image, in loops, with the same draws: standardised before everything else, after it, or not at all."""
+    """Compare with loops over images that use the same random numbers."""
     arrays, step, n = split(channels=channels), 3, 16
     brightness, (low, high) = (2.0 if standardise == "first" else 63.0), (0.5, 1.5)
     changes: dict[str, Any] = {"shift": 2, "crop": 7, "flip": True, "contrast": (low, high), "standardise": standardise}
@@ -124,7 +125,7 @@ def test_changes_come_in_their_order(standardise: str | None, channels: int, see
 
 
 def test_standardised_first_is_the_whole_image_then_its_centre() -> None:
-    """smallNORB's view: 48x48 standardised, then the central 32x32, from pixel 8."""
+    """As for smallNORB: 48x48 standardised, then the central 32x32, from pixel 8."""
     images = split(5, side=48).images
     made = view(torch.tensor(images), Training(crop=32, standardise="first"))
     whole = np.stack([standard(image / 255) for image in images])
@@ -164,7 +165,7 @@ def test_the_test_view_is_the_centre() -> None:
 
 @pytest.mark.parametrize("standardise", [None, "first", "last"])
 def test_padding_comes_first(standardise: str | None) -> None:
-    """As if the set had been padded before: then shifted, cropped and the rest, in training and in evaluation."""
+    """The result is that of a data set that was padded before, in training and in evaluation."""
     small, changes = (
         split(n=16, channels=3),
         {"crop": 13, "flip": True, "contrast": (0.5, 2), "standardise": standardise},
@@ -200,8 +201,8 @@ def test_a_shift_after_padding_keeps_all_ink() -> None:
 
 def test_pairs_show_two_digits_of_different_classes() -> None:
     arrays = split(pairs=50, shift=2)
-    pairs = samples(arrays, CPU)
-    assert isinstance(pairs, Pairs)
+    pairs = images_of(arrays, CPU)
+    assert isinstance(pairs, ImagePairs)
     assert len(pairs) == 40 * 50
     indices = torch.arange(0, 2000, 7)
     made = pairs(indices)
@@ -215,7 +216,7 @@ def test_pairs_show_two_digits_of_different_classes() -> None:
 def test_parts_of_a_pair_are_the_digits_shifted() -> None:
     arrays = split(n=12, pairs=3, shift=2)
     digits = torch.tensor(arrays.images[:, 0])
-    made = samples(arrays, CPU)(torch.arange(36))
+    made = images_of(arrays, CPU)(torch.arange(36))
     reach = [(y, x) for y in range(-2, 3) for x in range(-2, 3)]
     for index in range(36):
         first = [s for s in reach if torch.equal(reference.shift(digits[index % 12], *s), made["parts"][index, 0, 0])]
@@ -229,14 +230,14 @@ def test_parts_of_a_pair_are_the_digits_shifted() -> None:
 
 
 def test_a_digit_has_one_shift_in_all_its_pairs_and_many_partners() -> None:
-    made = samples(split(pairs=50, shift=2), CPU)(3 + 40 * torch.arange(50))
+    made = images_of(split(pairs=50, shift=2), CPU)(3 + 40 * torch.arange(50))
     assert (made["parts"][:, 0] == made["parts"][0, 0]).all()
     assert len({part.numpy().tobytes() for part in made["parts"][:, 1]}) > 30
 
 
 def test_partners_are_uniform_among_the_other_classes() -> None:
     arrays = split(n=10, pairs=20_000, shift=0)
-    pairs = Pairs(arrays, CPU)
+    pairs = ImagePairs(arrays, CPU)
     base = torch.zeros(20_000, dtype=torch.int64)
     partners = pairs._partner(base, 10 * torch.arange(20_000))
     others = torch.tensor([n for n in range(10) if arrays.labels[n] != arrays.labels[0]])
@@ -253,8 +254,8 @@ def test_draws_depend_on_seed_and_counter_alone() -> None:
     assert torch.equal(one[500:], drawn("a", counters[500:], 9))
     assert (one != drawn("b", counters, 9)).float().mean() > 0.8
     assert one.bincount(minlength=9).min() > 70
-    # SplitMix64, written in Python's own integers.
-    start = int.from_bytes(__import__("hashlib").sha256(b"a").digest()[:8], "little")
+    # SplitMix64 with Python's integers.
+    start = int.from_bytes(hashlib.sha256(b"a").digest()[:8], "little")
     for counter in (0, 7, 999):
         word = ((counter + 1) * 0x9E3779B97F4A7C15 + start) % 2**64
         word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -278,8 +279,8 @@ def test_training_on_pairs_goes_through_all_digits_with_a_new_partner_each_pass(
 
 
 @pytest.mark.parametrize("change", [{"pad": 2}, {"shift": 2}, {"crop": 8}, {"flip": True}, {"standardise": "first"}])
-def test_changes_that_a_pairs_parts_would_not_follow_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=rf"training\.{next(iter(change))}: cannot be had on pairs"):
+def test_changes_that_pairs_do_not_support_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"training\.{next(iter(change))}: not supported for pairs"):
         batches(split(pairs=3, shift=2), **change)
 
 
@@ -291,6 +292,6 @@ def test_a_crop_larger_than_the_image_is_refused() -> None:
 
 
 def test_plain_splits_are_not_pairs() -> None:
-    made = samples(split(), CPU)
-    assert type(made) is Samples
+    made = images_of(split(), CPU)
+    assert type(made) is Images
     assert "parts" not in made(torch.arange(3))

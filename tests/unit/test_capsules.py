@@ -9,13 +9,14 @@ import reference
 import torch
 
 from recaps.config.families import families
-from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.network import CapsuleNetwork
-from recaps.papers.sparse.sparsecaps import Boosting, SparseCaps
 from recaps.models.supcaps import SupCaps
+from recaps.papers.sparse import probes
+from recaps.papers.sparse.options import SparseCapsOptions
+from recaps.papers.sparse.sparsecaps import Boosting, SparseCaps
 
 pytestmark = pytest.mark.unit
 
@@ -125,7 +126,7 @@ def test_only_unmasked_capsules_reach_the_decoder() -> None:
 
 def test_loss_readings_differ_by_the_stated_factor() -> None:
     batch = {"images": torch.rand(4, 1, 20, 20), "labels": torch.tensor([1, 2, 3, 4])}
-    released, paper = (supervised(loss_scale=scale).losses(batch)["margin"] for scale in ("released", "paper"))
+    released, paper = (supervised(loss_scale=scale).losses(batch, 0)["margin"] for scale in ("released", "paper"))
     torch.testing.assert_close(released * 20, paper)
 
 
@@ -152,9 +153,9 @@ def test_latents_and_probes_have_the_documented_shapes() -> None:
     assert latents["support"].shape == latents["mask"].shape == latents["ranks"].shape == (3, 6)
     assert latents["ranks"].sort(1).values.tolist() == [list(range(6))] * 3
     assert latents["reconstruction_error"].shape == (3,)
-    single = net.single_capsules(images, labels)
+    single = probes.single_capsules(net, images, labels)
     assert single["single"].shape == single["without"].shape == (3, 6, 1, 20, 20)
-    moved = net.traversals(images, labels)
+    moved = probes.traversals(net, images, labels)
     assert moved["decoded"].shape == (3, 8, 11, 1, 20, 20)
     assert moved["values"][[0, -1]].tolist() == [-1, 1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from recaps.cli import Run, main
 from recaps.config.load import load
+from recaps.workflow.new import TARGETS
 from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
@@ -31,10 +33,10 @@ def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None
     command = ["list", "--config", str(CONFIG), "--papers", "discriminative"]
     assert main([*command, "--without", "cifar10"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  without cifar10, which could not be had; left out: cifar-dr, cifar-l1-fc, cifar-l2-fc" in lines
+    assert "  without cifar10 (unavailable); left out: cifar-dr, cifar-l1-fc, cifar-l2-fc" in lines
     assert not [line for line in lines if line.startswith("  cifar")]
     assert main(command) == 0
-    assert "could not be had" not in capsys.readouterr().out
+    assert "unavailable" not in capsys.readouterr().out
 
 
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:
@@ -50,7 +52,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 def test_a_variant_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "--config", str(CONFIG), "--papers", "discriminative", "--without", "cifar10"]
     assert main([*command, "--variants", "cifar-dr"]) == 1
-    message = "--variants: cifar-dr was left out: data set cifar10 could not be had (config without)"
+    message = "--variants: cifar-dr was left out: data set cifar10 is unavailable (config: without)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 
@@ -71,13 +73,13 @@ def test_run_goes_through_all_stages_once(
     assert [file.stat().st_mtime_ns for file in made] == times
     (run / "latents" / "mnist-test.npz").write_bytes(b"damaged")
     assert main(command) == 1
-    assert "latents/mnist-test.npz: changed since made" in capsys.readouterr().err
+    assert "latents/mnist-test.npz: changed since it was made" in capsys.readouterr().err
 
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
     message = (
-        "--variants: no variant 'sparscaps' in sparse, consensus, experts, probabilistic, discriminative"
+        "--variants: no variant 'sparscaps' in consensus, discriminative, experts, probabilistic, sparse"
         " (did you mean 'sparsecaps'?)"
     )
     assert capsys.readouterr().err == f"recaps: {message}\n"
@@ -99,15 +101,36 @@ def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.M
     project = load({"scale": "smoke"}, CONFIG)
     called = {}
     monkeypatch.setattr("recaps.training.run.train", lambda settings, **options: called.update(options))
-    run = Run(Plan(project, tmp_path), "sparse", "convnet-28", 0, None)
+    run = Run(Plan(project), "sparse", "convnet-28", 0, None)
     run.train()
     names = SimpleNamespace(paper="sparse", variant="convnet-28", seed="0")
-    assert called["checkpoints"] == Path(Plan(project, CONFIG.parent).checkpoints(names))
+    assert called["checkpoints"] == Path(Plan(project).checkpoints(names))
     assert called["test"] is None
-    assert "code" not in called, "a checkpoint's folder is named by the code already"
 
 
 def test_help_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "timings, tables and figures are left to the workflow" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["paper", "sparse"], "new paper: the name 'sparse' is taken"),
+        (["paper", "report"], "new paper: the name 'report' is taken"),
+        (["paper", "vae"], "new paper: the name 'vae' is taken"),
+        (["paper", "My-Paper"], "new paper: 'My-Paper' is not valid; use lower-case letters and digits"),
+        (["routing", "em"], "new routing: the name 'em' is taken"),
+        (["routing", "lambda"], "new routing: 'lambda' is not valid; use lower-case letters and digits"),
+    ],
+)
+def test_a_bad_or_taken_name_is_told_in_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", *arguments]) == 1
+    assert capsys.readouterr().err == f"recaps: {line}\n"
+
+
+def test_no_paper_may_have_the_name_of_a_target(root: Path) -> None:
+    assert set(TARGETS) == set(re.findall(r"^rule (\w+):", (root / "Snakefile").read_text(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Configuration: merging, names, and mistakes told in one line."""
+"""The configuration: merging, names, and mistakes, which are reported in one line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from recaps import generated
+from recaps import papers
 from recaps.config import manual
-from recaps.config.load import Project, load, merge
+from recaps.config.load import Project, check, load, merge
 from recaps.errors import UserError
+from recaps.models.options import SupCapsOptions
 
 
 @pytest.fixture
@@ -28,7 +29,11 @@ def in_svm(**settings: Any) -> dict[str, Any]:
     return {"overrides": {"sparse": {"heads": {"svm": settings}}}}
 
 
-PAPER = "config/papers/sparse.yaml with config's overrides: "
+def in_routing(routing: Any, variant: str = "dense", paper: str = "sparse") -> dict[str, Any]:
+    return {"overrides": {paper: {"variants": {variant: {"model": {"routing": routing}}}}}}
+
+
+PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,7 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
         ({"sclae": "desk"}, "config: unknown key 'sclae' (did you mean 'scale'?)"),
         ({"scale": "desc"}, "config: scale: there is no scale 'desc' (did you mean 'desk'?)"),
         ({"papers": ["spars"]}, "config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
-        ({"overrides": {"sprase": {}}}, "config: papers: there is no paper 'sprase' (did you mean 'sparse'?)"),
+        ({"overrides": {"sprase": {}}}, "config: overrides: there is no paper 'sprase' (did you mean 'sparse'?)"),
         ({"papers": "sparse"}, "config: papers: Input should be a list, not 'sparse'"),
         ({"device": "gpu"}, "config: device: Input should be 'auto', 'cpu' or 'cuda', not 'gpu'"),
         (
@@ -54,14 +59,14 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
             in_dense(model={"capsules": 1}),
             f"{PAPER}variants.dense.model.capsules: Input should be greater than or equal to 2, not 1",
         ),
-        (in_dense(probes=3), f"{PAPER}variants.dense.probes: Input should be a valid dictionary, not 3"),
+        (in_dense(probes=3), f"{PAPER}variants.dense.probes: Input should be a mapping, not 3"),
         (
             in_dense(probes={"single-capsules": 0}),
             f"{PAPER}variants.dense.probes.single-capsules: Input should be greater than or equal to 1, not 0",
         ),
         (
             in_dense(probes=["Single"]),
-            f"{PAPER}variants.dense.probes.Single: a name is made of lower-case letters, digits and dashes",
+            f"{PAPER}variants.dense.probes.Single: a name consists of lower-case letters, digits and dashes",
         ),
         (in_svm(features=3), f"{PAPER}heads.svm.features: Input should be a list, not 3"),
         (
@@ -70,7 +75,7 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
         ),
         (
             {"overrides": {"sparse": {"variants": {"Dense": {}}}}},
-            f"{PAPER}variants.Dense: a name is made of lower-case letters, digits and dashes",
+            f"{PAPER}variants.Dense: a name consists of lower-case letters, digits and dashes",
         ),
         (
             {"overrides": {"sparse": {"timings": {"steps": {"variants": ["sparscaps"]}}}}},
@@ -92,30 +97,92 @@ PAPER = "config/papers/sparse.yaml with config's overrides: "
             f"{PAPER}unknown key 'timings.steps.variant' (did you mean 'variants'?)",
         ),
         (
-            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": {"dnse": []}}}}}},
+            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": ["dnse"]}}}}},
             f"{PAPER}figure-3.needs: no variant 'dnse' in this paper (did you mean 'dense'?)",
         ),
-        ({"overrides": {"sparse": 3}}, f"{PAPER}Input should be a valid dictionary or instance of Paper, not 3"),
+        ({"overrides": {"sparse": 3}}, f"{PAPER}Input should be a mapping, not 3"),
+        *(
+            (in_routing(routing), f"{PAPER}variants.dense.model.routing: {message}")
+            for routing, message in [
+                ("dynmic", "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
+                ({"name": "dynmic"}, "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
+                ("em", "there is no routing 'em' (valid: cosine, dynamic)"),
+                (3, "Input should be a mapping, not 3"),
+            ]
+        ),
+        (
+            in_routing({"name": "dynamic", "iteratons": 2}),
+            f"{PAPER}unknown key 'variants.dense.model.routing.iteratons' (did you mean 'iterations'?)",
+        ),
     ],
 )
-def test_mistake_is_told_in_one_line(config: Path, values: dict[str, Any], message: str) -> None:
+def test_mistake_is_reported_in_one_line(config: Path, values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         load(values, config)
     assert str(raised.value) == message
 
 
-def test_misspelt_key_in_a_paper_file(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "scales").mkdir()
-    (tmp_path / "papers").mkdir()
-    (tmp_path / "scales" / "smoke.yaml").write_text((config / "scales" / "smoke.yaml").read_text())
-    text = (config / "papers" / "sparse.yaml").read_text()
-    (tmp_path / "papers" / "sparse.yaml").write_text(
-        text.replace("learning: dense}", "learning: dense, capsuls: 3}", 1)
-    )
+@pytest.mark.parametrize("inside", [True, False])
+def test_misspelt_key_in_a_paper_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    """The path of the file is relative if the file is in the working directory."""
+    write_paper(tmp_path, "toy", TOY.replace("family: convnet", "family: convnet, kernal: 3"))
+    config = config.resolve()
+    if inside:
+        monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as raised:
-        load({"papers": ["sparse"]}, tmp_path)
-    expected = "papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
-    assert str(raised.value) == f"{tmp_path}/{expected}"
+        load({}, config, tmp_path)
+    expected = "toy/paper.yaml: unknown key 'variants.plain.model.kernal' (did you mean 'kernel'?)"
+    assert str(raised.value) == (expected if inside else f"{tmp_path}/{expected}")
+
+
+def write_paper(folder: Path, name: str, text: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "paper.yaml").write_text(text)
+
+
+def test_papers_are_the_folders_with_a_paper_yaml(config: Path, tmp_path: Path) -> None:
+    """A paper needs no `options.py`; other folders and files are ignored."""
+    write_paper(tmp_path, "toy", TOY)
+    write_paper(tmp_path, "another", TOY)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "schema.json").touch()
+    assert papers.names(tmp_path) == ["another", "toy"]
+    assert list(load({}, config, tmp_path).papers) == ["another", "toy"]
+    assert {"sparse", "consensus", "experts", "probabilistic", "discriminative"} <= set(papers.names())
+    with pytest.raises(UserError, match=r"there is no paper 'tay' \(did you mean 'toy'\?\)"):
+        load({"papers": ["tay"]}, config, tmp_path)
+
+
+def test_a_routing_without_a_name() -> None:
+    with pytest.raises(UserError, match=r"\Ahere: routing: 'name' is missing\Z"):
+        check(SupCapsOptions, {"routing": {"iterations": 2}}, "here")
+
+
+def test_routing_is_a_name_or_a_section(config: Path) -> None:
+    def routing(value: Any) -> dict[str, Any]:
+        model: Any = load(in_routing(value), config).papers["sparse"].variants["dense"].model
+        return dict(model.routing.model_dump())
+
+    assert routing("dynamic") == routing({"name": "dynamic"}) == {"name": "dynamic", **DYNAMIC}
+    assert routing({"name": "cosine", "iterations": 2}) == {"name": "cosine", "iterations": 2}
+
+
+DYNAMIC = {"iterations": 3, "leaky": False, "gradient": "all"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"iterations": 5}, {"iterations": 5}),
+        ({"leaky_routing": True, "routing_gradient": "last"}, {"leaky": True, "gradient": "last"}),
+    ],
+)
+def test_options_of_routing_may_be_beside_it(config: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """As in configurations from before `routing` was a section."""
+    model: Any = load(in_dense(model=old), config).papers["sparse"].variants["dense"].model
+    assert model.routing.model_dump() == {"name": "dynamic", **DYNAMIC, **new}
 
 
 def test_every_scale_is_valid(config: Path) -> None:
@@ -158,12 +225,10 @@ def test_seeds(config: Path) -> None:
     assert load({"scale": "paper", "seeds": [7]}, config).seeds == (7,)
 
 
-def test_artefacts_carry_the_names_of_the_sets_that_are_used(config: Path) -> None:
+def test_a_data_set_is_replaced_by_the_one_of_the_scale(config: Path) -> None:
     desk = load({"scale": "desk"}, config)
     assert desk.resolve("affnist/test") == "affnist-generated/test"
-    assert desk.artefact("latents/affnist-test.npz") == "latents/affnist-generated-test.npz"
-    assert desk.artefact("latents/mnist-40-test.npz") == "latents/mnist-40-test.npz"
-    assert desk.artefact("heads/svm-affnist-b.json") == "heads/svm-affnist-b.json"
+    assert desk.resolve("mnist-40/test") == "mnist-40/test"
 
 
 def test_project_survives_json(config: Path) -> None:
@@ -186,41 +251,38 @@ timings:
   mixed: {variants: [fashion, turned]}
   turning: {variants: [turned, both]}
 tables:
-  table-1: {title: All, caption: Four., needs: {plain: [config.json], fashion: [config.json], turned: [config.json]}}
-  table-2: {title: Turned, caption: One., needs: {turned: [config.json]}}
+  table-1: {title: Three, caption: Three., needs: [plain, fashion, turned]}
+  table-2: {title: Turned, caption: One., needs: [turned]}
+  table-3: {title: All, caption: Four.}
 figures:
-  figure-1: {title: Time, caption: Of two., timings: [mixed]}
-  figure-2: {title: Time of others, caption: Of none., timings: [turning]}
-  figure-3: {title: Images, caption: Of two., sets: [affnist/test, fashion-mnist/test]}
-  figure-4: {title: Drawn, caption: From nothing.}
+  figure-1: {title: Time, caption: Of two., timings: [mixed], needs: []}
+  figure-2: {title: Time of others, caption: Of none., timings: [turning], needs: []}
+  figure-3: {title: Images, caption: Of two., sets: [affnist/test, fashion-mnist/test], needs: []}
+  figure-4: {title: Drawn, caption: From nothing., needs: []}
 """
 
 
 @pytest.fixture
-def toy(tmp_path: Path, root: Path) -> Path:
-    """A configuration with one paper, `toy`."""
-    for folder in ("scales", "papers"):
-        (tmp_path / folder).mkdir()
-    smoke = (root / "config" / "scales" / "smoke.yaml").read_text()
-    (tmp_path / "scales" / "smoke.yaml").write_text(smoke)
-    (tmp_path / "papers" / "toy.yaml").write_text(TOY)
+def toy(tmp_path: Path, config: Path) -> Path:
+    """A folder of papers with one paper, `toy`."""
+    write_paper(tmp_path, "toy", TOY)
     return tmp_path
 
 
 def without(folder: Path, *names: str, **values: Any) -> Project:
-    return load({"papers": ["toy"], "without": list(names), **values}, folder)
+    return load({"papers": ["toy"], "without": list(names), **values}, Path("config"), folder)
 
 
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
         ("fashion-mnist", {"plain", "both", "turned"}),
-        ("mnist", {"fashion"}),  # sets that are made from it are lost as well, here all
+        ("mnist", {"fashion"}),  # and with it all sets that are derived from it
         ("mnist-rotated", {"plain", "fashion", "both"}),
-        ("affnist-generated", {"plain", "fashion", "turned"}),  # stands for affNIST
+        ("affnist-generated", {"plain", "fashion", "turned"}),  # replaces affNIST
     ],
 )
-def test_variants_that_need_a_set_that_cannot_be_had_are_left_out(toy: Path, name: str, kept: set[str]) -> None:
+def test_variants_that_need_an_unavailable_set_are_left_out(toy: Path, name: str, kept: set[str]) -> None:
     project = without(toy, name, datasets={"affnist": "affnist-generated"})
     assert set(project.papers["toy"].variants) == kept
     lost = project.left_out["toy"]
@@ -232,46 +294,45 @@ def test_variants_that_need_a_set_that_cannot_be_had_are_left_out(toy: Path, nam
     ("name", "datasets"), [("affnist", {"affnist": "affnist-generated"}), ("affnist-generated", {})]
 )
 def test_a_set_that_is_not_used_is_not_missed(toy: Path, name: str, datasets: dict[str, str]) -> None:
-    """Neither one that another stands for, nor one that could: a machine's settings may name what it lacks."""
+    """Neither a set that is replaced, nor a replacement that is not in use."""
     project = without(toy, name, datasets=datasets)
     assert set(project.papers["toy"].variants) == {"plain", "fashion", "both", "turned"}
     assert not project.left_out
 
 
-def test_what_is_drawn_from_left_out_variants_alone_is_left_out(toy: Path) -> None:
+def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> None:
     whole = without(toy).papers["toy"]
     project = without(toy, "mnist-rotated", "affnist")
     paper, lost = project.papers["toy"], project.left_out["toy"]
-    assert list(paper.tables) == ["table-1"]
+    assert list(paper.tables) == ["table-1", "table-3"]
     assert list(paper.figures) == ["figure-1", "figure-3", "figure-4"]
     assert lost.outputs == {"table-2": "Turned", "figure-2": "Time of others"}
-    assert list(paper.tables["table-1"].needs) == ["plain", "fashion"]
+    assert [paper.shown(table) for table in paper.tables.values()] == [("plain", "fashion")] * 2
     assert paper.figures["figure-3"].sets == ("fashion-mnist/test",)
     assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
-    assert str(lost) == (
-        "without affnist, mnist-rotated, which could not be had; left out: both, turned; Time of others; Turned"
-    )
+    assert str(lost) == ("without affnist, mnist-rotated (unavailable); left out: both, turned; Time of others; Turned")
 
 
-def test_captions_tell_what_is_left_out(toy: Path) -> None:
+def test_captions_name_what_is_left_out(toy: Path) -> None:
     paper = without(toy, "mnist-rotated", "affnist").papers["toy"]
     captions = {name: output.caption for name, output in paper.outputs.items()}
     assert captions == {
-        "table-1": "Four. Left out, as mnist-rotated could not be had: turned.",
-        "figure-1": "Of two. Left out, as mnist-rotated could not be had: turned.",
-        "figure-3": "Of two. Left out, as affnist could not be had: affnist/test.",
+        "table-1": "Three. Left out, because mnist-rotated is unavailable: turned.",
+        "table-3": "Four. Left out, because affnist, mnist-rotated are unavailable: both, turned.",
+        "figure-1": "Of two. Left out, because mnist-rotated is unavailable: turned.",
+        "figure-3": "Of two. Left out, because affnist is unavailable: affnist/test.",
         "figure-4": "From nothing.",
     }
 
 
 def test_a_paper_without_the_set_stays_whole(toy: Path) -> None:
-    (toy / "papers" / "other.yaml").write_text(TOY.replace("mnist-rotated", "mnist"))
+    write_paper(toy, "other", TOY.replace("mnist-rotated", "mnist"))
     values = {"papers": ["toy", "other"], "without": ["mnist-rotated"]}
-    project = load(values, toy)
+    project = load(values, Path("config"), toy)
     assert list(project.left_out) == ["toy"]
-    assert project.papers["other"] == load({**values, "without": []}, toy).papers["other"]
+    assert project.papers["other"] == load({**values, "without": []}, Path("config"), toy).papers["other"]
 
 
 def test_a_partial_project_survives_json(toy: Path) -> None:
@@ -283,7 +344,7 @@ def test_a_partial_project_survives_json(toy: Path) -> None:
     ("names", "message"),
     [
         (["fashion-mnits"], "config: without: there is no data set 'fashion-mnits' (did you mean 'fashion-mnist'?)"),
-        (["mnist", "fashion-mnist"], "config: without: no variant of 'toy' is left; take that from papers"),
+        (["mnist", "fashion-mnist"], "config: without: no variant of 'toy' is left; remove 'toy' from papers"),
     ],
 )
 def test_sets_that_cannot_be_left_out(toy: Path, names: list[str], message: str) -> None:
@@ -293,20 +354,19 @@ def test_sets_that_cannot_be_left_out(toy: Path, names: list[str], message: str)
 
 
 def test_generated_files_agree_with_the_models(config: Path) -> None:
-    drift = generated.drift(manual.files(config))
+    drift = manual.drift(manual.files(config))
     assert not drift, f"run `python -m recaps.config.manual --fix`\n{drift}"
 
 
 def test_drift_is_shown_as_a_diff(tmp_path: Path) -> None:
-    wanted = manual.files(tmp_path)
+    wanted = manual.files(tmp_path / "config", tmp_path / "papers")
     for file, text in wanted.items():
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
-    assert generated.drift(wanted) == ""
-    (tmp_path / "config.yaml").write_text(manual.config_file({}).replace("# Seeds to run", "# Seeds"))
-    assert "-# Seeds instead of the scale's own.\n+# Seeds to run instead of the scale's own.\n" in generated.drift(
-        wanted
-    )
+    assert manual.drift(wanted) == ""
+    (tmp_path / "config" / "config.yaml").write_text(manual.config_file({}).replace("# Seeds to use", "# Seeds"))
+    difference = manual.drift(wanted)
+    assert "-# Seeds instead of the scale's seeds.\n+# Seeds to use instead of the scale's seeds.\n" in difference
 
 
 def test_the_default_file_keeps_what_is_set_in_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One truth about the environment, and nothing of one machine in the repository."""
+"""The pinned environment, and the imports of the library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_disagreement_is_named(lock: ModuleType) -> None:
     (problem,) = lock.check(project.replace(f"torch=={torch}", "torch==0.1"), locked, conda)
     assert problem == f"torch: pyproject.toml has 0.1, requirements.lock {torch}; run `python envs/lock.py --fix`"
     (problem,) = lock.check(project, locked, conda.replace("python=3.11", "python=3.9"))
-    assert problem.startswith("recaps.yaml is not what requirements.lock gives")
+    assert problem.startswith("recaps.yaml differs from requirements.lock")
 
 
 def test_lock_serves_every_machine(lock: ModuleType) -> None:

@@ -46,7 +46,7 @@ ROW = StepTime(
 
 
 def plan(**values: Any) -> Plan:
-    return Plan(load({"scale": "smoke", "papers": ["experts"], **values}, CONFIG), CONFIG.parent)
+    return Plan(load({"scale": "smoke", "papers": ["experts"], **values}, CONFIG))
 
 
 def variant(name: str = "mnist-vae", **values: Any) -> Variant:

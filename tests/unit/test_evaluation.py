@@ -1,4 +1,4 @@
-"""Latents, probes and heads on small real runs and on made-up latents."""
+"""Latents, probes and heads, on small runs and on synthetic latents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
 from recaps.evaluation.heads import evaluate, features, highest_are_labels
 from recaps.evaluation.latents import extract
-from recaps.evaluation.probes import probe
+from recaps.evaluation.probes import function, probe
 from recaps.nn.losses import right
 from recaps.training.run import load_model, train
 
@@ -79,17 +79,16 @@ def test_a_probe_is_written_and_a_misspelt_one_named(run: Path, datasets: Path, 
         probe(run, datasets / "mnist/test", tmp_path / "no.npz", name="single-capsule", images=3, device="cpu")
 
 
-def test_a_probe_is_shown_all_its_images_at_once_and_no_more_than_there_are(
+def test_a_probe_gets_all_its_images_in_one_batch(
     run: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[int] = []
 
-    class Counting:
-        def probes(self) -> dict[str, Any]:
-            return {"count": lambda images, labels: (shown.append(len(images)), {"sums": images.sum((1, 2, 3))})[1]}
+    def count(model: Any, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        shown.append(len(images))
+        return {"sums": images.sum((1, 2, 3))}
 
-    config = json.loads((run / "config.json").read_text())
-    monkeypatch.setattr("recaps.evaluation.probes.load_model", lambda run, where: (Counting(), config))
+    monkeypatch.setattr("recaps.evaluation.probes.function", lambda paper, name: count)
     probe(run, datasets / "mnist/test", tmp_path / "probe.npz", name="count", images=1000, device="cpu")
     assert shown == [23]
     made = npz.read(tmp_path / "probe.npz")
@@ -98,8 +97,13 @@ def test_a_probe_is_shown_all_its_images_at_once_and_no_more_than_there_are(
     assert len(made["labels"]) == 23
 
 
+def test_a_paper_without_the_probe_is_reported() -> None:
+    with pytest.raises(UserError, match="discriminative: there is no probe 'count'"):
+        function("discriminative", "count")
+
+
 def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path, tmp_path: Path) -> None:
-    """A model of 40x40 images, trained on 28x28 ones, is shown those of 28x28 and no others."""
+    """A model that pads 28x28 images to 40x40 accepts 28x28 images and no others."""
     settings = SETTINGS | {"training": SETTINGS["training"] | {"pad": 6, "shift": 6}}
     identity = {"paper": "sparse", "variant": "padded", "scale": "test"}
     train(
@@ -119,7 +123,7 @@ def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path,
         extract(tmp_path, datasets / "mnist-40/test", tmp_path / "no.npz", device="cpu")
 
 
-def test_a_run_without_its_weights_is_told_in_one_line(run: Path, datasets: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_weights_is_reported_in_one_line(run: Path, datasets: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match=r"cannot be read .*delete the run and train again"):
@@ -127,7 +131,7 @@ def test_a_run_without_its_weights_is_told_in_one_line(run: Path, datasets: Path
 
 
 def made_up(file: Path, n: int, versions: int = 1, seed: int = 0) -> Path:
-    """Latents in which the class is told by the nearest corner, with `versions` images of each original."""
+    """Write latents that cluster by class, with `versions` images of each original."""
     draw = np.random.default_rng(seed)
     labels = np.tile(draw.integers(0, 3, n), versions)
     capsules = np.eye(3)[labels][:, :, None] + 0.1 * draw.normal(size=(n * versions, 3, 1))
@@ -187,7 +191,7 @@ def test_masked_features_are_the_capsules_under_the_mask(tmp_path: Path) -> None
 
 
 def several(file: Path, n: int, seed: int) -> Path:
-    """Latents in which two arrays tell the class together, and neither alone."""
+    """Write latents in which two arrays together determine the class, and neither alone."""
     draw = np.random.default_rng(seed)
     one, other = draw.integers(0, 2, (2, n))
     pose = np.zeros((n, 2, 3), np.float32)
@@ -230,7 +234,7 @@ def test_a_standardised_head_does_not_depend_on_the_features_scale(kind: str, tm
     assert accuracy("tiny", False) < 0.7
 
 
-def test_masked_is_the_one_name_that_is_no_array(tmp_path: Path) -> None:
+def test_masked_is_computed_from_capsules_and_mask(tmp_path: Path) -> None:
     arrays = npz.read(made_up(tmp_path / "a.npz", 6))
     arrays["mask"] = np.random.default_rng(0).random((6, 3)).astype(np.float32)
     made = features(arrays, Head(kind="svm", features=("masked", "scores")))
@@ -243,12 +247,12 @@ def test_masked_is_the_one_name_that_is_no_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["presence", "poses"], "has no 'poses', which the head or its protocol asks for (did you mean 'pose'?)"),
-        ("capsules", "has no 'capsules', which the head or its protocol asks for"),
-        ("masked", "has no 'capsules', which the head or its protocol asks for"),
+        (["presence", "poses"], "has no 'poses', which the head or its protocol needs (did you mean 'pose'?)"),
+        ("capsules", "has no 'capsules', which the head or its protocol needs"),
+        ("masked", "has no 'capsules', which the head or its protocol needs"),
     ],
 )
-def test_an_array_that_the_latents_lack_is_told_in_one_line(names: Any, message: str, tmp_path: Path) -> None:
+def test_an_array_that_the_latents_lack_is_reported_in_one_line(names: Any, message: str, tmp_path: Path) -> None:
     file = several(tmp_path / "a.npz", 8, 0)
     with pytest.raises(UserError) as raised:
         result({"a/test": file}, {"kind": "argmax", "features": names}, {"test": {"set": "a/test"}}, tmp_path)
@@ -266,16 +270,16 @@ def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> N
     assert result(latents, {"kind": "svm"}, position, tmp_path)["test_images_whose_original_was_fitted"] == 70
 
 
-def test_a_part_beyond_the_latents_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_part_beyond_the_latents_is_reported_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
-    with pytest.raises(UserError, match="asks for all images from number 60000 on, but there are 10"):
+    with pytest.raises(UserError, match="needs all images from number 60000 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test", "start": 60000}}, tmp_path)
 
 
-def test_too_few_images_for_a_part_are_told_in_one_line(tmp_path: Path) -> None:
+def test_too_few_images_for_a_part_are_reported_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
     protocol = {"test": {"set": "a/test", "start": 5, "count": 6}}
-    with pytest.raises(UserError, match="asks for 6 images from number 5 on, but there are 10"):
+    with pytest.raises(UserError, match="needs 6 images from number 5 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, protocol, tmp_path)
 
 
@@ -292,7 +296,7 @@ def test_disjoint_digits_need_known_originals(tmp_path: Path) -> None:
     assert values["test_images_whose_original_was_fitted"] is None
 
 
-def test_missing_and_damaged_arrays_are_told_in_one_line(tmp_path: Path) -> None:
+def test_missing_and_damaged_arrays_are_reported_in_one_line(tmp_path: Path) -> None:
     file = made_up(tmp_path / "a.npz", 10)
     with pytest.raises(UserError, match="has no array 'pose'"):
         npz.read(file, ("pose",))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import recaps
+from recaps.workflow import stages
 from recaps.workflow.fingerprint import Code
 
 FILES = {
@@ -117,50 +119,93 @@ def test_package_imported_whole_leads_to_all_that_it_offers(package: Path) -> No
     assert {"pkg.data.sources", "pkg.data.arrays", "pkg.data.download"} <= Code(package).closure(["pkg.all"])
 
 
-def test_root_may_be_a_script_and_its_folder_does_not_count(package: Path, tmp_path: Path) -> None:
-    prints = set()
-    for folder in ("here", "there"):
-        script = tmp_path / folder / "script.py"
-        script.parent.mkdir()
-        script.write_text("from pkg.maths import square\nsquare(snakemake.params.x)\n")
-        prints.add(fingerprint(package, str(script)))
-    assert len(prints) == 1
-    (package / "maths.py").write_text("def square(x): return 0\n")
-    assert fingerprint(package, str(script)) not in prints
+STAGES = """
+from pathlib import Path
+from pkg.shared import errors
+
+UNIT = 2
+
+def first(job):
+    from pkg.maths import square
+    return helper(square(job))
+
+def second(job):
+    from pkg.late import VALUE
+    return errors.Mistake(VALUE)
+
+def helper(x):
+    from pkg.data import load
+    return load(Path(x)) * UNIT
+"""
 
 
-def test_unknown_root(package: Path) -> None:
-    with pytest.raises(ValueError, match=r"pkg\.nothing: neither a module of pkg nor a Python file"):
-        fingerprint(package, "pkg.nothing")
+def test_root_may_be_a_function(package: Path) -> None:
+    """With what it uses of its module, and nothing else."""
+    (package / "stages.py").write_text(STAGES)
+    found = Code(package).closure(["pkg.stages:first"])
+    assert found == {"pkg", "pkg.data", "pkg.data.arrays", "pkg.maths", "pkg.stages:first"}
+    assert Code(package).closure(["pkg.stages:second"]) == {
+        "pkg",
+        "pkg.late",
+        "pkg.shared",
+        "pkg.shared.errors",
+        "pkg.stages:second",
+    }
+    before = [fingerprint(package, f"pkg.stages:{name}") for name in ("first", "second")]
+    for old, new, changed in (
+        ("square(job)", "square(2 * job)", [True, False]),
+        ("UNIT = 2", "UNIT = 3", [True, False]),
+        ("load(Path(x))", "load(x)", [True, False]),
+        ("Mistake(VALUE)", "Mistake()", [False, True]),
+    ):
+        (package / "stages.py").write_text(STAGES.replace(old, new))
+        after = [fingerprint(package, f"pkg.stages:{name}") for name in ("first", "second")]
+        assert [one != other for one, other in zip(before, after, strict=True)] == changed
 
 
-def test_this_package(root: Path) -> None:
-    """Each stage depends on what it computes with, and on no later stage."""
+@pytest.mark.parametrize("root", ["pkg.nothing", "pkg.train:nothing", "other.train"])
+def test_unknown_root(package: Path, root: str) -> None:
+    with pytest.raises(ValueError, match=rf"{root}: pkg has no such"):
+        fingerprint(package, root)
+
+
+def test_this_package() -> None:
+    """Each stage depends on the code that it runs, and on no later stage."""
     code = Code(Path(recaps.__file__).parent)
 
-    def of(script: str, *modules: str) -> set[str]:
-        return code.closure([str(root / "workflow" / "scripts" / f"{script}.py"), *modules])
+    def of(stage: str, *modules: str) -> set[str]:
+        return code.closure([f"recaps.workflow.stages:{stage}", *modules]) - {f"recaps.workflow.stages:{stage}"}
 
     def starts(names: set[str], *prefixes: str) -> bool:
         return any(name.startswith(tuple(f"recaps.{prefix}" for prefix in prefixes)) for name in names)
 
-    train = of("train_variant", "recaps.papers.sparse.sparsecaps")
+    train = of("train_variant", "recaps.papers.sparse.sparsecaps", "recaps.nn.routing.dynamic")
     assert {"recaps.training.loop", "recaps.nn.routing.dynamic", "recaps.arrays"} <= train
-    assert not starts(train, "evaluation", "papers", "report", "workflow", "datasets", "models.convnet")
-    assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing", "models.sparsecaps")
-    assert not starts(of("prepare_dataset"), "training", "models", "nn", "papers", "report", "datasets.download")
-    assert not starts(of("evaluate_head"), "papers", "report", "nn")
-    figure = of("draw_figure", "recaps.papers.sparse.metrics")
-    assert {"recaps.report.draw", "recaps.papers.sparse.metrics"} <= figure
-    assert not starts(of("score_claims"), "papers", "training")
+    assert not starts(train, "evaluation", "report", "workflow", "datasets.", "models.convnet", "nn.routing.em")
+    assert not starts(train, "papers.sparse.figures", "papers.sparse.tables", "papers.sparse.metrics")
+    assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing.dynamic", "nn.layers", "papers.")
+    assert not starts(of("prepare_dataset"), "training", "models", "nn", "papers.", "report", "datasets.download")
+    assert not starts(of("evaluate_head"), "papers.", "report", "nn")
+    figure = of("draw_figure", "recaps.papers.sparse.figures")
+    assert {"recaps.report.draw", "recaps.papers.sparse.figures"} <= figure
+    assert not starts(of("score_claims"), "papers.", "training.")
+
+
+def test_every_rule_has_a_stage_and_its_fingerprint(root: Path) -> None:
+    text = "".join(file.read_text() for file in (root / "rules").glob("*.smk"))
+    rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)
+    assert len(rules) > 10
+    for rule in rules:
+        assert callable(getattr(stages, rule))
+        assert len(Code(Path(recaps.__file__).parent).closure([f"recaps.workflow.stages:{rule}"])) > 1
 
 
 def test_figure_code_leaves_training_alone(tmp_path: Path) -> None:
     package = tmp_path / "recaps"
     shutil.copytree(Path(recaps.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    train, figure = ("recaps.training.run", "recaps.papers.sparse.sparsecaps"), ("recaps.papers.sparse.metrics",)
+    train, figure = ("recaps.training.run", "recaps.papers.sparse.sparsecaps"), ("recaps.papers.sparse.figures",)
     before = fingerprint(package, *train), fingerprint(package, *figure)
-    with open(package / "papers" / "sparse.py", "a") as file:
+    with open(package / "papers" / "sparse" / "figures.py", "a") as file:
         file.write("\nCOLOUR = 'blue'\n")
     after = fingerprint(package, *train), fingerprint(package, *figure)
     assert after[0] == before[0]

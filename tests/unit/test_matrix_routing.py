@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -9,15 +11,16 @@ import reference
 import torch
 from torch import Tensor, nn
 
+from recaps.nn import kernels
 from recaps.nn.fields import Fields, convolutional, everything
-from recaps.nn.routing import connectionist, em, similarity
+from recaps.nn.kernels import LANES
 from recaps.nn.kernels import connectionist as fused_connectionist
 from recaps.nn.kernels import em as fused_em
 from recaps.nn.kernels import similarity as fused_similarity
+from recaps.nn.kernels.connectionist import fused_lstm_routing
 from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
 from recaps.nn.routing.em import EMRouting, softmax_over_parents
-from recaps.nn.kernels.connectionist import fused_lstm_routing
-from recaps.nn.routing.interface import LANES, matrix_votes
+from recaps.nn.routing.interface import matrix_votes
 from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
 pytestmark = pytest.mark.unit
@@ -29,7 +32,7 @@ ROUTINGS = {
     "similarity": (fused_similarity, "fused_clusters"),
     "connectionist": (fused_connectionist, "fused_lstm_routing"),
 }
-#: Fields that overlap, that do not, a single one, and such that some capsules are in none.
+#: Overlapping fields, separate fields, a single field, and fields that leave some capsules out.
 FIELDS = [
     convolutional(3, 4, 2, kernel=2, stride=1),
     convolutional(4, 4, 1, kernel=2, stride=2),
@@ -43,51 +46,51 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:
-    """A small routing whose parameters are all different."""
+    """Return a small routing with different values in all parameters."""
     torch.manual_seed(0)
     if name == "em":
-        made: nn.Module = EMRouting(outputs, [0.1, 0.2, 0.3])
+        made: nn.Module = EMRouting(outputs, 0, logits)
+        made.temperatures = (0.1, 0.2, 0.3)
     elif name == "similarity":
-        made = SimilarityRouting(outputs, 4, 1.5, (1.0, 0.5), scale=1.0, logits=logits)
+        options = {"kernel_width": 1.5, "lambda_init": (1.0, 0.5), "class_scale": 1.0}
+        made = SimilarityRouting(outputs, 2, logits, kernels=(4, 4, 4), **options)
     else:
-        made = ConnectionistRouting((8,), (6,), units=5, logits=logits)
+        made = small_connectionist(outputs, logits)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     return made.double()
 
 
+def small_connectionist(outputs: int, logits: bool = False) -> ConnectionistRouting:
+    layers = {"compatibility_layers": ((8,), (), ()), "activation_layers": ((6,), (), ())}
+    return ConnectionistRouting(outputs, 0, logits, lstm_units=5, **layers)
+
+
 def inputs(fields: Fields, outputs: int, batch: int = 2) -> list[Tensor]:
-    """Poses, activations and transformations of about the sizes that a network has."""
+    """Return poses, activations and transformations with magnitudes as in a network."""
     weight = random(fields.children.shape[1], outputs, 4, 4, seed=1).detach() / 4
     activations = random(batch, fields.inputs, seed=2).detach().sigmoid()
     return [random(batch, fields.inputs, 16), activations.requires_grad_(), weight.requires_grad_()]
 
 
 def results(route: nn.Module, given: list[Tensor], fields: Fields) -> list[Tensor]:
-    """What a routing returns, and the gradients of everything that goes in, parameters among them."""
+    """Return the outputs of a routing, and the gradients of its inputs and parameters."""
     out = route(*given, fields)
     directions = [random(*each.shape, seed=k).to(each.dtype).detach() for k, each in enumerate(out[:2])]
     total = sum((each * direction).sum() for each, direction in zip(out[:2], directions, strict=True))
     return [*out, *torch.autograd.grad(total, [*given, *route.parameters()], materialize_grads=True)]
 
 
-def switch_off(patch: pytest.MonkeyPatch) -> None:
-    """Tensor operations throughout."""
-    for module in (em, similarity, connectionist):
-        patch.setattr(module, "fits", lambda poses, weight: False)
-
-
 def plain_results(route: nn.Module, given: list[Tensor], fields: Fields) -> list[Tensor]:
-    with pytest.MonkeyPatch.context() as patch:
-        switch_off(patch)
+    with kernels.off():
         return results(route, given, fields)
 
 
 @pytest.fixture(params=["compiled", "plain"])
-def _both_versions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
-        switch_off(monkeypatch)
+def _both_versions(request: pytest.FixtureRequest) -> Iterator[None]:
+    with kernels.off() if request.param == "plain" else nullcontext():
+        yield
 
 
 def test_fields_are_windows_in_the_order_row_column_type() -> None:
@@ -207,39 +210,42 @@ def test_the_limits_of_the_penalties() -> None:
 
 
 @pytest.mark.usefixtures("_both_versions")
-def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair() -> None:
+@pytest.mark.parametrize("logits", [False, True])
+def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(logits: bool) -> None:
+    """In value and in the gradients of inputs and networks; the reference copies the weights of the cell."""
     torch.manual_seed(0)
     fields = convolutional(3, 3, 2, kernel=2, stride=1)
-    route = ConnectionistRouting((8,), (6,), units=5).double()
-    cell = torch.nn.LSTMCell(34, 5).double()
-    with torch.no_grad():
-        blocks = (route.from_pose, route.from_input, route.from_vote, route.from_compatibility)
-        order = [0, 2, 1, 3]  # PyTorch's gates are i, f, g, o, ours i, g, f, o
-        reorder = lambda matrix: torch.cat([matrix.chunk(4)[k] for k in order])  # noqa: E731
-        cell.weight_ih.copy_(reorder(torch.cat([block.weight for block in blocks], 1)))
-        cell.weight_hh.copy_(reorder(route.from_hidden.weight))
-        bias = reorder(route.from_pose.bias)
-        bias[5:10] += 1
-        cell.bias_ih.copy_(bias)
-        cell.bias_hh.zero_()
-    poses, weight = random(2, fields.inputs, 16), random(8, 3, 4, 4, seed=1)
-    activations = random(2, fields.inputs, seed=2).sigmoid()
+    route = small_connectionist(3, logits).double()
+    given = inputs(fields, 3)
+    poses, activations, weight = given
     fast = route(poses, activations, weight, fields)
     votes = reference.matrix_votes(poses, weight, fields.children.tolist())
-    for b in range(2):
-        for p in range(4):
-            for j in range(3):
-                v, a = votes[b, p, :, j], activations[b, fields.children[p]]
-                c, mu, state = torch.full((8,), 1 / 8, dtype=torch.float64), v.mean(0), None
-                for _ in range(3):
-                    read = torch.cat([mu.expand(8, -1), a[:, None], v, c[:, None]], 1)
-                    state = cell(read, state)
-                    c = route.compatibility(state[0])[:, 0].softmax(0)
-                    mu = c @ v
-                assert state is not None
-                out = route.activation(c @ state[1]).sigmoid()[0]
-                torch.testing.assert_close(fast.poses[b, p, j], mu)
-                torch.testing.assert_close(fast.activations[b, p, j], out)
+    means, outs = reference.connectionist_routing(votes, activations, fields.children, route, lstm_cell(route))
+    torch.testing.assert_close(fast.poses, means)
+    torch.testing.assert_close(fast.activations, outs if logits else outs.sigmoid())
+    direction = random(*means.shape, seed=5).detach()
+    leaves = [*given, *route.compatibility.parameters(), *route.activation.parameters()]
+    ours = torch.autograd.grad((fast.poses * direction).sum() + fast.activations.sum(), leaves)
+    theirs = torch.autograd.grad((means * direction).sum() + (outs if logits else outs.sigmoid()).sum(), leaves)
+    for mine, slow in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-8)
+
+
+def lstm_cell(route: ConnectionistRouting) -> nn.LSTMCell:
+    """Return PyTorch's cell with the weights of a routing. Its gates are i, f, g, o; ours are i, g, f, o."""
+    cell = nn.LSTMCell(34, route.units).double()
+
+    def reordered(matrix: Tensor) -> Tensor:
+        return torch.cat([matrix.chunk(4)[k] for k in (0, 2, 1, 3)])
+
+    with torch.no_grad():
+        blocks = (route.from_pose, route.from_input, route.from_vote, route.from_compatibility)
+        cell.weight_ih.copy_(reordered(torch.cat([block.weight for block in blocks], 1)))
+        cell.weight_hh.copy_(reordered(route.from_hidden.weight))
+        cell.bias_ih.copy_(reordered(route.from_pose.bias))
+        cell.bias_ih[route.units : 2 * route.units] += 1
+        cell.bias_hh.zero_()
+    return cell
 
 
 @pytest.mark.parametrize("fields", FIELDS)
@@ -247,7 +253,7 @@ def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair() -> None:
 def test_compiled_connectionist_routing_has_the_gradients_of_the_plain_one(
     fields: Fields, units: int, network: tuple[int, ...], iterations: int
 ) -> None:
-    """Sizes that are padded and sizes that are not, and numbers of slots that fill the last tile and that do not."""
+    """With and without padding of sizes, and with full and partly filled last tiles."""
     torch.manual_seed(0)
     slots = fields.children.shape[1]
     poses, weight = random(3, fields.inputs, 16), random(slots, 5, 4, 4, seed=1)
@@ -284,7 +290,7 @@ def test_routings_are_finite_for_extreme_votes(name: str, dtype: torch.dtype, si
 
 @pytest.mark.parametrize("name", ["similarity", "connectionist"])
 def test_logits_are_activations_before_the_sigmoid(name: str) -> None:
-    """Those of similarity routing are without what presence, the mean of log a under the compatibilities, adds."""
+    """In similarity routing, logits also lack the term of presence, the mean of log a under the compatibilities."""
     given, fields = inputs(FIELDS[0], 3), FIELDS[0]
     route, class_layer = routing(name, 3), routing(name, 3, logits=True)
     found, logits = route(*given, fields), class_layer(*given, fields)
@@ -334,7 +340,7 @@ def test_no_image_and_a_single_one(name: str, batch: int) -> None:
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("outputs", [1, LANES])
 def test_single_precision_is_as_exact_as_that_of_tensor_operations(name: str, outputs: int) -> None:
-    """Of the order of 1e-6 of the largest number, and 1e-4 where summands cancel, as in the gradient of beta_u."""
+    """Errors are about 1e-6 of the largest value, and 1e-4 where terms cancel, as in the gradient of beta_u."""
     fields = convolutional(6, 6, 4, kernel=3, stride=1)
     given, route = inputs(fields, outputs), routing(name, outputs)
     exact = plain_results(route, given, fields)
@@ -352,7 +358,7 @@ def test_single_precision_is_as_exact_as_that_of_tensor_operations(name: str, ou
     ("name", "which"), [(name, which) for name in ROUTINGS for which in (0, 1, 2) if (name, which) != ("similarity", 1)]
 )
 def test_a_change_in_place_before_the_gradient_is_an_error(name: str, which: int) -> None:
-    """Of poses, activations or transformations. The logarithm of activations is taken before similarity routing."""
+    """A change of poses, activations or transformations. Similarity routing gets the logarithm of activations."""
     given = [each.detach().clone() for each in inputs(FIELDS[0], 3)]
     given[which].requires_grad_()
     changed = given[which] = given[which].clone()
@@ -365,8 +371,8 @@ def test_a_change_in_place_before_the_gradient_is_an_error(name: str, which: int
 
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("which", [0, 1])
-def test_what_is_no_number_comes_through(name: str, which: int) -> None:
-    """A pose's or an activation's NaN, to whatever it reaches with tensor operations and to nothing else."""
+def test_nan_is_preserved(name: str, which: int) -> None:
+    """A NaN in a pose or an activation reaches the same values as with tensor operations."""
     fields = convolutional(3, 5, 1, kernel=3, stride=1)
     given, route = inputs(fields, 3), routing(name, 3)
     with torch.no_grad():
@@ -380,7 +386,7 @@ def test_what_is_no_number_comes_through(name: str, which: int) -> None:
 
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_all(name: str) -> None:
-    """Five images, which no number of threads divides but one."""
+    """Five images: the parts of 2 and 3 threads have different sizes."""
     given, route, before, found = inputs(FIELDS[0], 3, batch=5), routing(name, 3), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):

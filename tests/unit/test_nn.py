@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from recaps.nn import convolution
+from recaps.nn.layers import Votes
 from recaps.nn.losses import margin_loss, right
 from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.squash import squash
-from recaps.nn.votes import Votes
 
 pytestmark = pytest.mark.unit
 

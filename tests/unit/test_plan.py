@@ -12,7 +12,8 @@ import pytest
 
 from recaps.config.load import load
 from recaps.errors import UserError
-from recaps.workflow.plan import DATASET_FILES, RUN_FILES, Plan, growing, start
+from recaps.workflow.layout import DATASET_FILES, RUN_FILES
+from recaps.workflow.plan import Plan, growing, start
 
 VARIANTS = ("dense", "convnet")
 
@@ -22,7 +23,7 @@ def plan(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(root)
 
     def make(**values: Any) -> Plan:
-        return Plan(load({"scale": "smoke", **values}, Path("config")), root)
+        return Plan(load({"scale": "smoke", **values}, Path("config")))
 
     return make
 
@@ -65,6 +66,7 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
     behind = {*smoke.latents(), *smoke.heads(), *smoke.probes(), *smoke.timings(), *smoke.models(), *smoke.records()}
     assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.paper("sparse"))
+    assert smoke.paper("sparse") == smoke.papers()
     assert {*smoke.paper("sparse"), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
 
 
@@ -159,8 +161,6 @@ def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
     assert len(folders) == 1
     assert folders != {plan(**dense(training={"steps": 7})).checkpoints(wildcards())}
     assert folders.pop().startswith("results/smoke/checkpoints/sparse/dense/seed-0/")
-    elsewhere = Plan(plan().project, Path("elsewhere"))
-    assert elsewhere.checkpoints(wildcards()) == plan().checkpoints(wildcards()), "the command line goes on from it"
 
 
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
@@ -189,7 +189,7 @@ def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
     assert partial.settings(discriminative()) != whole.settings(discriminative())
     report = SimpleNamespace(scale="desk")
     assert list(partial.settings(report)["left_out"]) == ["discriminative"]
-    assert "could not be had: cifar-dr" in partial.figure_caption(discriminative(figure="figure-4"))
+    assert "because cifar10 is unavailable: cifar-dr" in partial.figure_caption(discriminative(figure="figure-4"))
 
 
 def test_captions_of_stand_ins_say_so(plan: Any) -> None:
@@ -210,14 +210,17 @@ def test_resources_grow_with_each_attempt() -> None:
     ("values", "message"),
     [
         (
-            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": {"dense": ["latents/mnist-40-tset.npz"]}}}}}},
-            "config/papers/sparse.yaml: figure-3.needs.dense: the variant makes no 'latents/mnist-40-tset.npz'"
-            " (did you mean 'latents/mnist-40-test.npz'?)",
+            {"overrides": {"sparse": {"figures": {"figure-3": {"needs": ["dnese"]}}}}},
+            "src/recaps/papers/sparse/paper.yaml with config's overrides: figure-3.needs:"
+            " no variant 'dnese' in this paper (did you mean 'dense'?)",
         ),
-        (dense(data="mnits-40/train"), "config/papers/sparse.yaml: no data set 'mnits-40' (did you mean 'mnist-40'?)"),
         (
-            {"datasets": {"affnist": "afnist"}},
-            "config/papers/sparse.yaml: no data set 'afnist' (did you mean 'affnist'?)",
+            dense(data="mnits-40/train"),
+            "src/recaps/papers/sparse/paper.yaml: no data set 'mnits-40' (did you mean 'mnist-40'?)",
+        ),
+        (
+            {"datasets": {"affnist": "afnist"}, "papers": ["sparse"]},
+            "src/recaps/papers/sparse/paper.yaml: no data set 'afnist' (did you mean 'affnist'?)",
         ),
     ],
 )
@@ -228,7 +231,9 @@ def test_mistakes_across_files(plan: Any, values: dict[str, Any], message: str) 
 
 
 def test_unknown_variant(plan: Any) -> None:
-    with pytest.raises(UserError, match=r"sparse\.yaml: no variant 'dens' \(did you mean 'dense'\?\)"):
+    with pytest.raises(
+        UserError, match=r"^src/recaps/papers/sparse/paper\.yaml: no variant 'dens' \(did you mean 'dense'\?\)"
+    ):
         plan().training_set(wildcards(variant="dens"))
 
 

@@ -1,4 +1,4 @@
-"""Checksums beside results, and what is told of results that have changed."""
+"""Checksums of results, and the error for results that have changed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from recaps import receipts
-from recaps.digests import digest_of
 from recaps.errors import TryAgain, UserError
+from recaps.io import digest_of
+from recaps.workflow import receipts
 
 pytestmark = pytest.mark.unit
 
@@ -43,7 +43,7 @@ def test_what_is_as_it_was_made(outputs: list[Path], tmp_path: Path) -> None:
 def test_what_has_changed(outputs: list[Path], tmp_path: Path, which: int) -> None:
     outputs[which].write_text("something else")
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"^{outputs[which]}: changed since made; `rm` it"):
+        with pytest.raises(UserError, match=rf"^{outputs[which]}: changed since it was made; `rm` it"):
             receipts.check(tmp_path)
     outputs[1 - which].write_text("something else")
     with pytest.raises(UserError, match=r" and 1 more: changed"):
@@ -72,7 +72,7 @@ def test_what_is_made_again_has_new_checksums(outputs: list[Path], tmp_path: Pat
 def test_a_job_that_starts_meanwhile_is_no_change(
     outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes the receipt away, and then makes its outputs anew."""
+    """It deletes the receipt and then makes its outputs again."""
     outputs[0].write_text("half a mod")
 
     def read(file: Path) -> str:
@@ -103,7 +103,7 @@ def test_the_format_is_that_of_sha256sum(outputs: list[Path]) -> None:
 
 
 def test_a_change_that_keeps_the_time_is_not_seen(outputs: list[Path], tmp_path: Path) -> None:
-    """The limit of it: as with make, rsync and DVC, who sets the time stamp back hides a change."""
+    """A limit, as of make, rsync and DVC: a change is hidden if the time stamp is set back."""
     then = outputs[0].stat().st_mtime_ns
     outputs[0].write_text("something else")
     os.utime(outputs[0], ns=(time.time_ns(), then))

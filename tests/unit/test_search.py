@@ -1,4 +1,4 @@
-"""Searching settings on training images: what counts is measured on images that nothing learned from."""
+"""The search for settings: accuracy is measured on held-out training images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def split(tmp_path: Path) -> Path:
-    """Two classes, bright above or below, but for the last 10 images, whose labels are the other way round."""
+    """Two classes, bright above or below; the last 10 images have swapped labels."""
     drawn = np.random.default_rng(0)
     labels = np.arange(60) % 2
     images = drawn.integers(0, 30, (60, 1, 28, 28)).astype(np.uint8)
@@ -44,16 +44,16 @@ def _rows(split: Path, root: Path, *more: str) -> list[dict[str, str]]:
     return list(csv.DictReader(out.open(encoding="utf-8")))
 
 
-def test_the_last_images_judge_and_the_first_fit(split: Path, root: Path) -> None:
+def test_heads_are_fitted_on_the_first_images_and_tested_on_the_last(split: Path, root: Path) -> None:
     right, wrong = (
         float(_rows(split, root, "--trial", "{training: {steps: 40}}", "--held-out", str(held))[0]["linear %"])
         for held in (20, 10)
     )
-    # Of the last 10 none is right, since their labels are turned round; of the last 20 half.
+    # The accuracy is 0 on the last 10 images, whose labels are swapped, and 50 % on the last 20.
     assert (right, wrong) == (50.0, 0.0)
 
 
-def test_every_trial_has_a_row_that_says_what_it_changed(split: Path, root: Path) -> None:
+def test_every_trial_has_a_row_with_its_changes(split: Path, root: Path) -> None:
     trials = ("{training: {steps: 2}}", "{model: {latent_dim: 3}, training: {steps: 3}}")
     rows = _rows(split, root, *(word for trial in trials for word in ("--trial", trial)))
     assert [row["changed"] for row in rows] == list(trials)
@@ -72,10 +72,10 @@ def test_the_same_trial_gives_the_same_row(split: Path, root: Path) -> None:
         (["--trial", "{training: {step: 2}}", "--held-out", "10"], "step"),
         (["--held-out", "30"], "--fit, --held-out"),
         (["--held-out", "0"], "--fit, --held-out"),
-        (["--trial", "steps", "--held-out", "10"], "--trial: 'steps' is no mapping"),
+        (["--trial", "steps", "--held-out", "10"], "--trial: 'steps' is not a mapping"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(
+def test_a_mistake_is_reported_in_one_line(
     split: Path, root: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     common = ["probabilistic", "vae", str(split), "--scale", "smoke", "--config", str(root / "config")]
@@ -85,7 +85,7 @@ def test_a_mistake_is_told_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_misspelt_variant_is_told(split: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_variant_is_reported(split: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--scale", "smoke", "--config", str(root / "config"), "--out", str(split / "out.csv"), "--fit", "40"]
     assert search.main(["probabilistic", "vea", str(split), *more, "--held-out", "10", "--trial", "{model: {}}"]) == 1
     assert "no variant 'vea' (did you mean 'vae'?)" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Training: batches as a function of the step, resuming to the bit, interruption, leases, losses that blow up."""
+"""Training: batches, resuming bit for bit, interruptions, leases, and losses that are not finite."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from resuming import same
 from safetensors.torch import load_file
 
 from recaps.arrays import Arrays, read
@@ -31,11 +32,11 @@ from recaps.models.model import learning_rate
 from recaps.papers.sparse.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device
 from recaps.training.batches import Batches
+from recaps.training.images import Images, shifted
 from recaps.training.interruption import Interrupted
 from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
-from recaps.training.images import Samples, shifted
 from recaps.training.timing import time_variants
 
 pytestmark = pytest.mark.unit
@@ -72,16 +73,6 @@ def with_training(**changes: Any) -> dict[str, Any]:
     return SETTINGS | {"training": SETTINGS["training"] | changes}
 
 
-def same(one: Path, other: Path) -> bool:
-    """Whether two runs ended with the same weights and history, bit for bit (times aside)."""
-    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
-    weights = a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-    times = ("seconds", "images_per_second")
-    rows = [np.genfromtxt(folder / "history.csv", delimiter=",", names=True) for folder in (one, other)]
-    columns = [name for name in rows[0].dtype.names if name not in times]
-    return weights and all(np.array_equal(rows[0][name], rows[1][name]) for name in columns)
-
-
 def test_each_pass_over_the_data_takes_every_image_once() -> None:
     drawn = torch.cat([batch_indices(10, 4, 7, step) for step in range(5)])
     assert drawn[:10].sort().values.tolist() == list(range(10))
@@ -105,8 +96,8 @@ def test_shifts_match_the_loops() -> None:
 
 def test_a_batch_is_a_function_of_the_step() -> None:
     images = np.random.default_rng(0).integers(0, 256, (50, 1, 8, 8), dtype=np.uint8)
-    samples = Samples(Arrays(images, np.arange(50)), torch.device("cpu"))
-    make = lambda seed: Batches(samples, Training(batch_size=8, shift=2), seed, torch.device("cpu"))  # noqa: E731
+    split = Images(Arrays(images, np.arange(50)), torch.device("cpu"))
+    make = lambda seed: Batches(split, Training(batch_size=8, shift=2), seed, torch.device("cpu"))  # noqa: E731
     assert torch.equal(make(0)(3)["images"], make(0)(3)["images"])
     assert not torch.equal(make(0)(3)["labels"], make(1)(3)["labels"])
     assert not torch.equal(make(0)(3)["labels"], make(0)(4)["labels"])
@@ -126,7 +117,7 @@ def test_a_run_is_a_function_of_its_seed(dataset: Path, tmp_path: Path) -> None:
     assert not same(first, run(dataset, tmp_path / "c", seed=1))
 
 
-def test_the_run_record_says_how_it_was_made(dataset: Path, tmp_path: Path) -> None:
+def test_the_record_of_a_run(dataset: Path, tmp_path: Path) -> None:
     folder = run(dataset, tmp_path)
     record = json.loads((folder / "record.json").read_text())
     assert record["seed"] == 0
@@ -176,7 +167,7 @@ def start(settings: dict[str, Any], dataset: Path, folder: Path) -> subprocess.P
 
 
 def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a checkpoint at `step` or later is there, or the process is done."""
+    """Wait for a checkpoint at `step` or later, or for the end of the process."""
     while process.poll() is None:
         try:
             saved = checkpoint.read(folder / "ckpt" / checkpoint.FILE)
@@ -202,7 +193,7 @@ def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(dataset: 
     assert json.loads((folder / "run" / "record.json").read_text())["interruptions"] == 4
 
 
-def test_asked_to_stop_it_saves_and_says_try_again(dataset: Path, tmp_path: Path) -> None:
+def test_on_sigterm_a_run_saves_and_exits_with_75(dataset: Path, tmp_path: Path) -> None:
     settings = with_training(steps=400)
     process = start(settings, dataset, tmp_path)
     wait_for_step(tmp_path, 10, process)
@@ -238,12 +229,12 @@ def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"code": "other"}, {"settings": with_training(batch_size=4)}])
+@pytest.mark.parametrize("change", [{"seed": 1}, {"settings": with_training(batch_size=4)}])
 def test_a_checkpoint_of_another_run_is_refused(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
-    with pytest.raises(UserError, match="other settings, code or data; delete"):
+    with pytest.raises(UserError, match="other settings or data; delete"):
         run(dataset, tmp_path, **change)
 
 
@@ -252,14 +243,14 @@ def cut_short(content: bytes) -> bytes:
 
 
 def flipped(content: bytes) -> bytes:
-    """One bit, in the middle of the weights."""
+    """Flip one bit in the middle of the weights."""
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 @pytest.mark.parametrize("damage", [cut_short, flipped, lambda content: b""])
 @pytest.mark.parametrize("damaged", [(checkpoint.FILE,), (checkpoint.FILE, checkpoint.PREVIOUS)])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_counts(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     dataset: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -278,9 +269,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_counts(
         file = tmp_path / "ckpt" / name
         file.write_bytes(damage(file.read_bytes()))
     resumed = run(dataset, tmp_path)
-    told = [line for line in capsys.readouterr().err.splitlines() if "damaged" in line]
-    assert [name for name in damaged if any(f"{name}: " in line for line in told)] == list(damaged)
-    assert len(told) == len(damaged)
+    reported = [line for line in capsys.readouterr().err.splitlines() if "damaged" in line]
+    assert [name for name in damaged if any(f"{name}: " in line for line in reported)] == list(damaged)
+    assert len(reported) == len(damaged)
     interruptions = json.loads((resumed / "record.json").read_text())["interruptions"]
     assert interruptions == (1 if len(damaged) == 1 else 0)
     assert same(resumed, run(dataset, tmp_path / "whole"))
@@ -322,7 +313,7 @@ def test_the_test_error_is_in_the_history_and_changes_nothing_else(dataset: Path
 
 def test_to_evaluate_a_test_split_is_needed(dataset: Path, tmp_path: Path) -> None:
     settings = {"model": LABELLED, "training": {**SETTINGS["training"], "evaluate_every": 8}}
-    with pytest.raises(UserError, match=r"training\.evaluate_every: a test split is needed"):
+    with pytest.raises(UserError, match=r"training\.evaluate_every: requires a test split"):
         run(dataset, tmp_path, settings)
 
 
@@ -334,7 +325,7 @@ def test_a_model_without_labels_has_no_test_error(dataset: Path, tmp_path: Path)
 def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pairs are made from the same stored digits, whatever their shift."""
+    """The stored digits of the pairs do not depend on the shift."""
     made = [
         prepare("multimnist", "train", tmp_path, tmp_path / f"{shift}", stand_in=True, options={"shift": shift})
         for shift in (1, 4)
@@ -346,7 +337,7 @@ def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
         run(made[0], tmp_path, settings, test=made[0])
     monkeypatch.undo()
     for train_set, test_set in ((made[1], made[0]), (made[0], made[1])):
-        with pytest.raises(UserError, match="other settings, code or data; delete"):
+        with pytest.raises(UserError, match="other settings or data; delete"):
             run(train_set, tmp_path, settings, test=test_set)
     assert read(made[0]).record["digest"] == read(made[1]).record["digest"]
 
@@ -424,8 +415,8 @@ def test_a_full_disk_that_is_freed_changes_nothing(
 
     monkeypatch.setattr(checkpoint, "save", full_for_a_while)
     assert same(whole, run(dataset, tmp_path, checkpoint_seconds=0))
-    told = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
-    assert [line.split(":")[0] for line in told] == [f"no checkpoint of step {step}" for step in range(4, 12)]
+    reported = [line for line in capsys.readouterr().err.splitlines() if "no checkpoint" in line]
+    assert [line.split(":")[0] for line in reported] == [f"no checkpoint of step {step}" for step in range(4, 12)]
 
 
 def test_what_a_killed_trainer_left_half_written_is_removed(dataset: Path, tmp_path: Path) -> None:
@@ -436,7 +427,7 @@ def test_what_a_killed_trainer_left_half_written_is_removed(dataset: Path, tmp_p
     assert not half.exists()
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_the_last_checkpoint(
+def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
@@ -511,14 +502,14 @@ def test_a_requeued_job_takes_over_its_own_lease(tmp_path: Path, monkeypatch: py
 def test_a_trainer_that_was_taken_for_dead_stops_and_leaves_the_other_alone(tmp_path: Path) -> None:
     with Lease(tmp_path) as lease:
         file = leave_lease(tmp_path)
-        with pytest.raises(UserError, match="another trainer has taken this run over"):
+        with pytest.raises(UserError, match="another process has taken over this run"):
             lease.touch()
     assert json.loads(file.read_text())["token"] == "theirs"
 
 
-def test_no_gpu_where_one_is_asked_for_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device: cuda is asked for, but PyTorch sees no GPU here"):
+    with pytest.raises(UserError, match="device: cuda is requested, but PyTorch finds no GPU"):
         device.choose("cuda")
 
 

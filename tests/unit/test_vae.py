@@ -1,4 +1,4 @@
-"""The variational autoencoder: its bound, that it learns, and that it is the same run when cut."""
+"""The variational autoencoder: its bound, its latents, training and resuming."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
 from recaps.arrays import read
-from recaps.models.options import VAEOptions
 from recaps.config.training import Training
 from recaps.models import build
+from recaps.models.options import VAEOptions
 from recaps.models.vae import VAE, divergence_from_prior
 
 pytestmark = pytest.mark.unit
@@ -39,7 +39,7 @@ def test_the_divergence_is_pytorchs() -> None:
 def test_the_loss_is_the_bound_with_one_sample() -> None:
     """In nats per image, from densities: log p(x|z) + log p(z) - log q(z|x), but for the divergence in closed form."""
     net, images = model(), torch.randint(2, (6, 2, 4, 5)).float()
-    losses = net.losses({"images": images})
+    losses = net.losses({"images": images}, 0)
     mean, log_variance = net.encode(images)
     latents = mean + (0.5 * log_variance).exp() * net.noise.normal(6, 3, device=images.device, purpose="latents")
     likelihood = Bernoulli(logits=net.logits(latents)).log_prob(images).sum((1, 2, 3))
@@ -52,8 +52,7 @@ def test_every_step_draws_anew() -> None:
     net, data = model(), {"images": torch.rand(6, 2, 4, 5)}
     found: list[Tensor] = []
     for step in (0, 1, 0):
-        net.step = step
-        found.append(net.losses(data)["cross_entropy"])
+        found.append(net.losses(data, step)["cross_entropy"])
     assert found[0] == found[2] != found[1]
 
 
@@ -70,7 +69,7 @@ def test_latents_are_means_and_on_request_deviations() -> None:
 
 def test_samples_are_probabilities_and_the_same_each_time() -> None:
     net = model()
-    one, other = (net.probes()["samples"](torch.rand(1, 2, 4, 5), torch.tensor([0]))["samples"] for _ in range(2))
+    one, other = (net.sample()["samples"] for _ in range(2))
     assert one.shape == (5, 2, 4, 5)
     assert torch.equal(one, other)
     assert ((one > 0) & (one < 1)).all()

@@ -8,8 +8,9 @@ import pytest
 import yaml
 from clones import SMOKE, Clone
 
-from recaps import estimate
+from recaps import estimate, papers
 from recaps.config.load import Project, load
+from recaps.workflow.new import TARGETS
 from recaps.workflow.plan import Plan
 
 
@@ -35,14 +36,14 @@ def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
 
 
 def test_no_target_prints_the_names_of_all_its_files(clone: Clone, project: Project) -> None:
-    targets = ("all", "data", "train", "latents", "heads", "tables", "figures", "scorecard", "report", *project.papers)
+    targets = (*TARGETS, *project.papers)
     lines = clone.snakemake(*SMOKE, "-n", "--", *targets).output.splitlines()
     assert len([line for line in lines if "Made, scale smoke" in line]) == len(targets)
     assert max(map(len, lines)) < 1000
 
 
 def test_the_estimate_counts_the_jobs_of_a_dry_run(clone: Clone, project: Project) -> None:
-    counted = estimate.jobs(Plan(project, clone.folder))
+    counted = estimate.jobs(Plan(project))
     assert clone.plan() == counted | {"all": 1, "total": sum(counted.values()) + 1}
 
 
@@ -75,6 +76,7 @@ def test_half_a_paper_where_a_set_cannot_be_had(clone: Clone, root: Path) -> Non
         ("heads", "evaluate_head", "draw_table"),
         ("tables", "draw_table", "draw_figure"),
         ("figures", "draw_figure", "draw_table"),
+        ("papers", "draw_table", "score_claims"),
         ("sparse", "collect_metrics", "score_claims"),
         ("sparse", "collect_metrics", "time_steps"),
         ("discriminative", "time_steps", "read_probe"),
@@ -91,19 +93,7 @@ def test_named_targets(clone: Clone, target: str, present: str, absent: str) -> 
 
 def test_targets_are_listed(clone: Clone) -> None:
     done = clone.snakemake("--list-target-rules")
-    targets = {
-        "all",
-        "data",
-        "train",
-        "figures",
-        "tables",
-        "scorecard",
-        "report",
-        "sparse",
-        "consensus",
-        "discriminative",
-    }
-    assert targets <= set(done.output.split())
+    assert {*TARGETS, *papers.names()} <= set(done.output.split())
 
 
 def test_desk_fetches_the_official_files(clone: Clone) -> None:
@@ -119,7 +109,7 @@ def test_slurm_typed_just_so(clone: Clone, project: Project, root: Path) -> None
     assert done.status == 0, done.output
     jobs = done.jobs()
     assert jobs["train_variant"] == 5 * sum(len(paper.variants) for paper in project.papers.values())
-    counted = estimate.jobs(Plan(load({"scale": "paper"}, root / "config"), root))
+    counted = estimate.jobs(Plan(load({"scale": "paper"}, root / "config")))
     assert jobs == counted | {"all": 1, "total": sum(counted.values()) + 1}
 
 
@@ -162,9 +152,10 @@ def test_mistake_ends_in_one_line(clone: Clone, arguments: list[str], line: str)
 
 
 def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
-    with clone.edited("config/papers/sparse.yaml", "learning: dense}", "learning: dense, capsuls: 3}"):
+    file = "src/recaps/papers/sparse/paper.yaml"
+    with clone.edited(file, "learning: dense}", "learning: dense, capsuls: 3}"):
         done = clone.snakemake("-n", "--cores", "1")
-    line = "config/papers/sparse.yaml: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
+    line = f"{file}: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert done.status == 1
     assert done.output.splitlines() == [f"recaps: {line}"]
 

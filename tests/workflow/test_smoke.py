@@ -1,4 +1,4 @@
-"""The finished smoke workflow: what it leaves, and what an edit makes again."""
+"""The finished smoke workflow: its files, and what is made again after an edit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clones import SMOKE, Clone
 from recaps.config.load import Project, load
 from recaps.report import draw
 from recaps.workflow.plan import Plan
-from recaps.workflow.results import saved_results
+from recaps.workflow.stages import saved_results
 
 NOTHING: dict[str, int] = {}
 
@@ -54,7 +54,7 @@ def test_outputs_are_drawn_from_what_they_declare(
 ) -> None:
     monkeypatch.chdir(finished.folder)
     monkeypatch.setattr(draw, "_save", lambda drawing, path: None)
-    plan = Plan(project, finished.folder)
+    plan = Plan(project)
     for paper, settings in project.papers.items():
         wanted = [
             *(("table", name, plan.table_inputs) for name in settings.tables),
@@ -69,8 +69,7 @@ def test_outputs_are_drawn_from_what_they_declare(
                 (root / file).symlink_to(finished.folder / file)
             job = SimpleNamespace(
                 wildcards=rule,
-                params=SimpleNamespace(project=plan.settings(rule)),
-                input=SimpleNamespace(claims=plan.claims),
+                params=SimpleNamespace(project=plan.settings(rule), printed=plan.printed(rule)),
                 output=[root / f"results/smoke/papers/{paper}/{name}.csv"],
             )
             (folder := job.output[0].parent).mkdir(parents=True, exist_ok=True)
@@ -116,14 +115,20 @@ def test_machine_settings_make_nothing_again(finished: Clone) -> None:
     assert finished.plan("--cores", "1") == NOTHING, "nor does another number of threads"
 
 
-def test_figure_code_redraws_only(finished: Clone) -> None:
-    with finished.edited("src/recaps/papers/sparse.py", "from __future__ import annotations", _CHANGE):
-        assert set(finished.plan()) <= _DRAWING
-        assert "draw_figure" in finished.plan("figures")
+def test_figure_code_redraws_that_papers_figures_only(finished: Clone, project: Project) -> None:
+    with finished.edited("src/recaps/papers/sparse/figures.py", "from __future__ import annotations", _CHANGE):
+        jobs = finished.plan()
+    assert jobs.pop("draw_figure") == len(project.papers["sparse"].figures)
+    assert set(jobs) <= {"build_report", "all", "total"}
+
+
+def test_a_note_of_a_claim_redraws_nothing(finished: Clone) -> None:
+    with finished.edited("src/recaps/papers/sparse/claims.yaml", "reason: ", "reason: Indeed. "):
+        assert set(finished.plan()) <= {"score_claims", "build_report", "all", "total"}
 
 
 def test_style_sheet_redraws_only(finished: Clone) -> None:
-    style = finished.folder / "src" / "recaps" / "papers" / "recaps.mplstyle"
+    style = finished.folder / "src" / "recaps" / "report" / "recaps.mplstyle"
     text = style.read_text()
     style.write_text(text + "\nlines.linewidth: 3\n")
     try:
@@ -138,7 +143,7 @@ def test_style_sheet_redraws_only(finished: Clone) -> None:
     ("module", "families"),
     [
         ("nn/routing/dynamic.py", {"supcaps", "sparsecaps", "discriminative"}),
-        ("nn/routing/discriminative.py", {"discriminative"}),
+        ("papers/discriminative/routing.py", {"discriminative"}),
         ("models/convnet.py", {"convnet"}),
     ],
 )
@@ -157,7 +162,9 @@ def test_a_variants_settings_retrain_it_alone(finished: Clone) -> None:
 
 
 def test_a_title_trains_and_evaluates_nothing_again(finished: Clone) -> None:
-    with finished.edited("config/papers/sparse.yaml", "title: SPARSECAPS (28x28)", "title: SPARSECAPS at 28x28"):
+    with finished.edited(
+        "src/recaps/papers/sparse/paper.yaml", "title: SPARSECAPS (28x28)", "title: SPARSECAPS at 28x28"
+    ):
         assert set(finished.plan()) <= _DRAWING
 
 
@@ -186,7 +193,7 @@ def test_a_mistake_in_a_job_ends_in_one_line(finished: Clone) -> None:
     assert again.status == 0, again.output
 
 
-#: The rules that a change of tables, figures and their titles may run again.
+#: The rules that may run again after a change of tables, figures or titles.
 _DRAWING = {"draw_table", "draw_figure", "collect_metrics", "score_claims", "build_report", "all", "total"}
 
 _CHANGE = "from __future__ import annotations\n\nCHANGED = True"

@@ -1,1 +1,1 @@
-"""The configuration: typed models, one file per section, and the way from YAML to them."""
+"""The configuration as typed models, and the loader that turns YAML files into them."""

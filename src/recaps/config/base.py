@@ -1,4 +1,4 @@
-"""What every config section shares: no unknown keys, no silent changes."""
+"""The base class of every section of the configuration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A part of the configuration: immutable, and it refuses keys it does not know."""
+    """A section of the configuration. It is immutable and rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

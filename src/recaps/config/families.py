@@ -1,4 +1,4 @@
-"""The model families, found by looking: every class of options in `recaps.models.options` and in a paper's `options`."""
+"""The model families: every class of options in `recaps.models.options` and in a paper's `options.py`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from recaps.config.base import Section
 class ModelOptions(Section):
     """Options of a model family.
 
-    A family is a subclass with a field `family: Literal["name"] = "name"`. Its module must not import PyTorch, so that
-    checking a configuration stays fast.
+    A family is a subclass with a field `family: Literal["name"] = "name"`. Its module must not import PyTorch, because
+    every check of a configuration imports it.
     """
 
     module: ClassVar[str]
@@ -25,13 +25,13 @@ class ModelOptions(Section):
 
     @property
     def modules(self) -> list[str]:
-        """The modules that are imported by name to build the model, so that no import statement leads to them."""
+        """The modules that are imported by name to build the model; no import statement refers to them."""
         return [self.module, type(self).__module__]
 
 
 @cache
 def families() -> dict[str, type[ModelOptions]]:
-    """The options of every family, by its name."""
+    """Return the options of every family by the family's name."""
     own = [paper for paper in papers.names() if (papers.FOLDER / paper / "options.py").is_file()]
     modules = ["recaps.models.options", *(f"recaps.papers.{paper}.options" for paper in own)]
     found = [
@@ -44,5 +44,5 @@ def families() -> dict[str, type[ModelOptions]]:
 
 
 def any_family() -> Any:
-    """The type of any family's options; the field `family` tells which."""
+    """Return the type of any family's options; its field `family` selects the family."""
     return Annotated[reduce(or_, families().values()), Field(discriminator="family")]

@@ -1,7 +1,8 @@
-"""From YAML files to a checked configuration: merge, validate, and tell a mistake in one line."""
+"""Load the configuration: read YAML files, merge them, validate the result, report a mistake in one line."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,67 +17,69 @@ from recaps.config.without import LeftOut, leave_out
 from recaps.config.workflow import Config, Scale
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
+from recaps.io import short
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Project(Section):
-    """The whole configuration: the user's, the scale's, and every chosen paper with scale and overrides merged in."""
+    """The whole configuration: the user's settings, the scale, and the chosen papers with all changes merged in."""
 
     config: Config
     scale: Scale
     papers: dict[str, Paper]
     left_out: dict[str, LeftOut] = {}
-    """What the papers go without, for data sets that cannot be had."""
+    """The parts of the papers that are left out because a data set is unavailable."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return self.config.seeds or self.scale.seeds
 
     def dataset(self, name: str) -> str:
-        """The set that stands for `name` at this scale, e.g. `affnist-generated` for `affnist`."""
+        """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`."""
         return {**self.scale.datasets, **self.config.datasets}.get(name, name)
 
     def resolve(self, set_name: str) -> str:
-        """As `dataset`, for `name/split`."""
+        """Like `dataset`, for `name/split`."""
         name, split = set_name.split("/")
         return f"{self.dataset(name)}/{split}"
 
-    def behind(self, set_name: str) -> set[str]:
-        """The data sets behind `name/split`: the one that stands for it at this scale, and what that is made from."""
+    def sources(self, set_name: str) -> set[str]:
+        """Return the data sets that `name/split` depends on: its replacement at this scale, and the base of that."""
         name = self.dataset(set_name.split("/")[0])
         base = catalogue.entry(name).base if name in catalogue.names() else None
         return {name, base} if base else {name}
 
 
 def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -> Project:
-    """Return the checked project, less what needs a data set that cannot be had (`without`).
+    """Return the checked configuration, without the parts that need an unavailable data set (`without`).
 
     Args:
         values: the user's settings, as in `config.yaml`.
-        folder: the folder `config/`, holding `scales/`.
-        papers: the folder of the papers, each a folder with a `paper.yaml`.
+        folder: the folder `config/`, which holds `scales/`.
+        papers: the folder of the papers; each is a folder with a `paper.yaml`.
 
     Raises:
-        UserError: one line naming the file, the key and the nearest valid one.
+        UserError: a mistake, in one line with the file, the key and the nearest valid key.
     """
     config = check(Config, values, "config")
     scales = _names(folder / "scales")
     if config.scale not in scales:
         raise UserError(f"config: scale: there is no scale '{config.scale}'{nearest(config.scale, scales)}")
     known = found.names(papers)
-    for paper in (*(config.papers or ()), *config.overrides):
-        if paper not in known:
-            raise UserError(f"config: papers: there is no paper '{paper}'{nearest(paper, known)}")
+    for key, names in (("papers", config.papers or ()), ("overrides", config.overrides)):
+        for name in names:
+            if name not in known:
+                raise UserError(f"config: {key}: there is no paper '{name}'{nearest(name, known)}")
     scale_file = folder / "scales" / f"{config.scale}.yaml"
-    scale = check(Scale, read_yaml(scale_file), str(scale_file))
+    scale = check(Scale, read_yaml(scale_file), str(short(scale_file)))
     chosen = {name: _paper(papers / name / "paper.yaml", config, scale) for name in config.papers or known}
     project = Project(config=config, scale=scale, papers=chosen)
     return _without(project) if config.without else project
 
 
 def _paper(file: Path, config: Config, scale: Scale) -> Paper:
-    """Merge defaults <- variant <- scale <- user's overrides, apply the data-set replacements, and validate."""
+    """Read a paper's file, merge in the scale's changes, the user's overrides and the defaults, and validate it."""
     values = read_yaml(file)
     at_scale = values.pop("scales", {}).get(config.scale, {})
     defaults = values.pop("defaults", {})
@@ -87,30 +90,30 @@ def _paper(file: Path, config: Config, scale: Scale) -> Paper:
     if isinstance(values, Mapping) and isinstance(values.get("variants"), Mapping):
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
         values = {**values, "variants": variants}
-    return check(Paper, values, f"{file} with config's overrides" if overrides else str(file))
+    return check(Paper, values, f"{short(file)} with config's overrides" if overrides else str(short(file)))
 
 
 def _without(project: Project) -> Project:
-    """Leave out what needs a data set that the user says cannot be had."""
+    """Leave out what needs a data set of `config.without`."""
     named = project.config.without
     for name in named:
         if name not in catalogue.names():
             raise UserError(f"config: without: there is no data set '{name}'{nearest(name, catalogue.names())}")
 
     def lacks(set_name: str) -> list[str]:
-        return [name for name in named if name in project.behind(set_name)]
+        return [name for name in named if name in project.sources(set_name)]
 
     reduced = {name: leave_out(paper, lacks) for name, paper in project.papers.items()}
     for name, (paper, _) in reduced.items():
         if not paper.variants:
-            raise UserError(f"config: without: no variant of '{name}' is left; take that from papers")
+            raise UserError(f"config: without: no variant of '{name}' is left; remove '{name}' from papers")
     papers = {name: paper for name, (paper, _) in reduced.items()}
     left_out = {name: lost for name, (_, lost) in reduced.items() if lost is not None}
     return project.model_copy(update={"papers": papers, "left_out": left_out})
 
 
 def merge(base: Any, change: Any) -> Any:
-    """Deep merge of mappings; anything else is replaced."""
+    """Merge two mappings, and the mappings in them; `change` replaces anything else."""
     if isinstance(base, Mapping) and isinstance(change, Mapping):
         merged = dict(base)
         for key, value in change.items():
@@ -123,16 +126,16 @@ def read_yaml(file: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file") from error
+        raise UserError(f"{short(file)}: no such file") from error
     except yaml.YAMLError as error:
-        raise UserError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{short(file)}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{file}: a mapping of keys to values is needed")
+        raise UserError(f"{short(file)}: expected a mapping of keys to values")
     return values
 
 
 def check(model: type[Model], values: Any, where: str) -> Model:
-    """Validate `values`; a mistake becomes a UserError naming `where`, the key, and the nearest valid key."""
+    """Validate `values`. A mistake raises UserError with `where`, the key and the nearest valid key."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -140,7 +143,7 @@ def check(model: type[Model], values: Any, where: str) -> Model:
 
 
 def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
-    # A misspelt key of a required setting is two errors; that it is unknown says more than that one is missing.
+    # A misspelt key of a required setting causes two errors. "Unknown key" is more helpful than "missing".
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     path, keys = _locate(model, [str(part) for part in first["loc"]])
     key = ".".join(path)
@@ -150,19 +153,22 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
         tags = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
         kind = "family" if "family" in first["ctx"]["discriminator"] else path[-1]
         return f"{key}: there is no {kind} '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], tags)}"
+    if first["type"] == "union_tag_not_found":
+        return f"{key}: {first['ctx']['discriminator']} is missing"
     if path[-1:] == ["[key]"]:
-        return f"{'.'.join(path[:-1])}: a name is made of lower-case letters, digits and dashes"
+        return f"{'.'.join(path[:-1])}: a name consists of lower-case letters, digits and dashes"
     message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
+    message = re.sub(r"a valid dictionary.*", "a mapping", message)
     if message.startswith("Input should"):
         message += f", not {first['input']!r}"
     return f"{key}: {message}" if key else message
 
 
 def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[str]]:
-    """Return the path as the user wrote it, and the valid keys of the section that its last part stands in.
+    """Return the path as the user wrote it, and the valid keys of the section that holds its last part.
 
-    Pydantic puts the tag of a discriminated union into its paths (`model.capsnet.capsules`); the user's file has none.
-    The keys are found by walking the JSON schema.
+    Pydantic's paths contain the tags of discriminated unions (`model.supcaps.capsules`); the user's file does not. The
+    function follows the path through the JSON schema.
     """
     schema = model.model_json_schema()
     node = schema
@@ -181,9 +187,9 @@ def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[st
 
 
 def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Follow references, and the only choice that is not null (`Part | None`)."""
+    """Follow references, and unions of one section with null or text (`Part | None`)."""
     while True:
-        choices = [choice for choice in node.get("anyOf", ()) if choice.get("type") != "null"]
+        choices = [choice for choice in node.get("anyOf", ()) if choice.get("type") not in ("null", "string")]
         if "$ref" in node:
             node = definitions[node["$ref"].rsplit("/", 1)[-1]]
         elif len(choices) == 1:
@@ -193,7 +199,7 @@ def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
 
 
 def _child(node: dict[str, Any], part: str) -> dict[str, Any]:
-    """The schema of a section's key: its own, or that of the sections whose names the user chooses."""
+    """Return the schema of a key: its own, or, where the user chooses the keys, that of all keys."""
     named = list(node.get("patternProperties", {}).values())
     child = node.get("properties", {}).get(part) or (named[0] if named else node.get("additionalProperties"))
     return child if isinstance(child, dict) else {}

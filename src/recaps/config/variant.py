@@ -1,7 +1,8 @@
-"""A variant: a model, its data, its training, and what is read from it afterwards."""
+"""A paper's settings: variants, heads, protocols, timings, tables and figures."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,22 +14,23 @@ from recaps.config.training import Training
 from recaps.errors import nearest
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Pattern = Annotated[str, Field(pattern=r"^[a-z0-9*][a-z0-9*-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
 ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 AnyFamily: Any = any_family()
 
-#: Images that a probe is shown where the configuration gives no number.
+#: Number of images that a probe gets where the configuration gives none.
 PROBE_IMAGES = 32
 
 
 def _listed(value: Any) -> Any:
-    """One name as a list of it."""
+    """Return a single name as a list."""
     return (value,) if isinstance(value, str) else value
 
 
 def _counted(value: Any) -> Any:
-    """A list of names as a mapping of each to the usual number."""
+    """Return a list of probes as a mapping to `PROBE_IMAGES`."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
         return dict.fromkeys(value, PROBE_IMAGES)
     return value
@@ -46,140 +48,141 @@ Counts = Annotated[
 
 
 class Part(Section):
-    """The part of a latent set that a head is fitted or tested on, in file order."""
+    """A range of the images in a set of latents, in file order, to fit or test a head on."""
 
     set: SetName
     """Data set and split, e.g. `mnist-40/test`."""
     start: int = Field(0, ge=0)
-    """Position of the first image, counted after `digits` has chosen."""
+    """Position of the first image among those that `digits` selects."""
     count: int | None = Field(None, ge=1)
-    """Number of images; null: all from `start`."""
+    """Number of images. null: all from `start` on."""
     digits: Literal["all", "fit", "test"] = "all"
-    """Which originals: `fit` takes the images of six sevenths of the originals, `test` those of the last seventh, so
-    that no digit is in both; `all` asks for no such split."""
+    """Selects images by their original digit. `fit`: six of every seven originals. `test`: the seventh. An original is
+    in one of the two only. `all`: no selection."""
 
 
 class Protocol(Section):
-    """What a head is fitted on and what it is tested on."""
+    """The images that a head is fitted and tested on."""
 
     title: str
     """One line for tables and records."""
     fit: Part | None = None
-    """Ignored by heads that are not fitted (`argmax`)."""
+    """Images to fit on. Heads that are not fitted (`argmax`) ignore it."""
     test: Part
+    """Images to test on."""
 
 
 class Head(Section):
     """A classifier on latents."""
 
     kind: Literal["svm", "linear", "argmax"]
-    """`svm`: RBF kernel. `linear`: logistic regression. `argmax`: the model's own class scores, nothing is fitted."""
+    """`svm`: support vector machine with an RBF kernel. `linear`: logistic regression. `argmax`: the model's own class
+    scores; nothing is fitted."""
     features: OneOrMore = ("capsules",)
-    """Arrays of the latents, a name or a list of names; several are put side by side, image by image. `scores`: a
-    supervised model's class scores. Reading, of the paper `sparse`: `capsules`, the latent capsules as routing gives
-    them, which the released code exported; `masked`, no array but `capsules` under the sparse mask, as the paper's text
-    says."""
+    """Array of the latents, or a list of arrays to concatenate. `scores`: the class scores of a supervised model.
+    Reading, in the paper `sparse`: `capsules`, the output of routing, as the released code exports it; or `masked`,
+    `capsules` times the sparse `mask`, as the paper's text says."""
     C: float = Field(100.0, gt=0)
     """Inverse strength of regularisation."""
     gamma: float = Field(0.1, gt=0)
-    """Width parameter of the RBF kernel."""
+    """Coefficient of the RBF kernel."""
     standardise: bool = False
-    """Every feature less its mean and over its deviation on what is fitted, so that `C` means the same whatever the
+    """Scale every feature to mean 0 and standard deviation 1 on the fitted images, so that `C` does not depend on the
     features' scale."""
 
 
 class Variant(Section):
-    """A model, a dataset and their hyper-parameters that a paper trains."""
+    """A model, a data set and hyper-parameters that a paper trains."""
 
     title: str
-    """The name in tables and figures."""
+    """Name in tables and figures."""
     model: AnyFamily
     """Options of the model's family."""
     data: SetName
-    """The set it is trained on."""
+    """Data set and split to train on, e.g. `mnist/train`."""
     training: Training = Training()
-    """How it is trained."""
+    """Settings of the training run."""
     latents: dict[SetName, int | None] = {}
-    """Sets whose latents are extracted, each with the largest number of images (null: all)."""
+    """Sets to extract latents from, each with the maximum number of images (null: all)."""
     heads: dict[Name, tuple[Name, ...]] = {}
-    """For each head, the protocols that it is evaluated in."""
+    """Heads to fit, each with its protocols."""
     probes: Counts = {}
-    """Arrays read from the trained model for figures, e.g. `single-capsules`: for each the number of test images that
-    it is shown, all at once. A list of names means 32 for each."""
+    """Probes to compute, each with its number of test images, which form a single batch. A probe is a function in the
+    paper's `probes.py`: `single-capsules` is `single_capsules`. A list of names means 32 images for each."""
 
     @property
     def test(self) -> str:
-        """The test split of the data that it is trained on."""
+        """The test split of the data set that the variant is trained on."""
         return f"{self.data.split('/')[0]}/test"
 
 
 class Timing(Section):
-    """A measurement of the time that a training step takes, of several variants side by side on one machine."""
+    """A comparison of the training speed of several variants on one machine."""
 
     variants: tuple[Name, ...] = Field(min_length=1)
-    """The variants whose steps are timed, each on its own training set."""
+    """Variants to time, each on its own training set."""
     rounds: int = Field(10, ge=1)
-    """Every variant is timed once per round, in an order that is drawn anew for each."""
+    """Number of rounds. Each round times every variant once, in a random order."""
     steps: int = Field(5, ge=1)
-    """Training steps of a variant in one round; their mean is one value."""
+    """Training steps per variant and round. Their mean time is one measurement."""
     batch_size: int | None = Field(None, ge=1)
-    """Images per mini-batch, for all variants alike; null: each variant's own."""
+    """Images per mini-batch, for all variants. null: each variant's own batch size."""
 
 
 class Output(Section):
-    """A table or a figure and the saved results that it is drawn from."""
+    """A table or figure, and the results that it shows."""
 
     title: str
-    """Its heading."""
+    """Heading."""
     caption: str
-    """What is seen, and what to look for."""
-    needs: tuple[Name, ...] | None = None
-    """The variants whose runs it shows. null: all of the paper, also those that you add."""
+    """Text below the table or figure."""
+    needs: tuple[Pattern, ...] = ("*",)
+    """Variants that it shows, by name or by pattern: `mnist-*` includes the variants on MNIST that you add."""
     sets: tuple[SetName, ...] = ()
-    """Prepared sets whose images it shows, e.g. `mnist/test`."""
+    """Data sets whose images it shows, e.g. `mnist/test`."""
     timings: tuple[Name, ...] = ()
-    """The paper's timings that it reads."""
+    """Timings that it shows."""
 
 
 class Paper(Section):
-    """A paper: its variants, how they are evaluated, its tables and figures."""
+    """A paper: its variants, their evaluation, its tables and figures."""
 
     title: str
-    """The paper's title."""
+    """Title of the paper."""
     authors: str
-    """Its authors' family names."""
+    """Family names of the authors."""
     reference: str
     """Venue or archive number."""
     heads: dict[Name, Head] = {}
-    """The classifiers that its variants' latents are judged by."""
+    """Classifiers to fit on the variants' latents."""
     protocols: dict[Name, Protocol] = {}
-    """What heads are fitted and tested on."""
+    """Images that heads are fitted and tested on."""
     variants: dict[Name, Variant]
-    """What it trains."""
+    """Models to train."""
     timings: dict[Name, Timing] = {}
-    """What it measures of the speed of training; its metrics read all of them."""
+    """Comparisons of training speed. The paper's metrics read all of them."""
     tables: dict[Name, Output] = {}
-    """Its tables, by name: `table-1` is filled by `table_1` of the paper's `tables.py`."""
+    """Tables by name. The function `table_1` in the paper's `tables.py` makes `table-1`."""
     figures: dict[Name, Output] = {}
-    """Its figures, likewise, by functions of its `figures.py`."""
+    """Figures by name. The function `figure_2` in the paper's `figures.py` makes `figure-2`."""
 
     @property
     def outputs(self) -> dict[str, Output]:
-        """Tables and figures."""
+        """The tables and figures by name."""
         return {**self.tables, **self.figures}
 
     def shown(self, output: Output) -> tuple[str, ...]:
-        """The variants that a table or figure shows."""
-        return tuple(self.variants) if output.needs is None else output.needs
+        """The variants that a table or figure shows, in the order of the paper."""
+        return tuple(name for name in self.variants if any(fnmatch.fnmatchcase(name, each) for each in output.needs))
 
     @property
     def shown_sets(self) -> set[str]:
-        """The sets whose images its tables and figures show."""
+        """The sets whose images the tables and figures show."""
         return {name for output in self.outputs.values() for name in output.sets}
 
     @property
     def used_sets(self) -> set[str]:
-        """All sets that it trains on, tests on while it trains, extracts latents of, probes with, or shows."""
+        """All sets that training, evaluation during training, latents, probes, tables or figures read."""
         variants = self.variants.values()
         used = {name for variant in variants for name in (variant.data, *variant.latents)}
         tested = {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
@@ -195,10 +198,12 @@ class Paper(Section):
                     spec = self.protocols[protocol]
                     fitted = self.heads[head].kind != "argmax"
                     if fitted and spec.fit is None:
-                        raise ValueError(f"protocols.{protocol}.fit: missing, and head '{head}' must be fitted")
+                        raise ValueError(f"protocols.{protocol}.fit: missing, but head '{head}' must be fitted")
                     for part in (spec.fit if fitted else None, spec.test):
                         if part and part.set not in variant.latents:
-                            raise ValueError(f"variants.{name}.latents: lacks '{part.set}', needed by '{protocol}'")
+                            raise ValueError(
+                                f"variants.{name}.latents: '{part.set}' is missing; protocol '{protocol}' needs it"
+                            )
         return self
 
     @model_validator(mode="after")
@@ -207,8 +212,9 @@ class Paper(Section):
             for variant in timing.variants:
                 _check_name(f"timings.{key}.variants", "variant", variant, self.variants)
         for key, output in self.outputs.items():
-            for variant in output.needs or ():
-                _check_name(f"{key}.needs", "variant", variant, self.variants)
+            for pattern in output.needs:
+                if not fnmatch.filter(self.variants, pattern):
+                    _check_name(f"{key}.needs", "variant", pattern, self.variants)
             for name in output.timings:
                 _check_name(f"{key}.timings", "timing", name, self.timings)
         return self

@@ -1,4 +1,4 @@
-"""A paper without the data sets that cannot be had: what needs one is left out, the rest stays."""
+"""A paper without the data sets that are unavailable: leave out what needs them, keep the rest."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from recaps.config.base import Section
 from recaps.config.variant import Name, Output, Paper
 
-#: Those of the data sets behind a set (`name/split`) that cannot be had.
+#: Returns the unavailable data sets that a set (`name/split`) is, or is derived from.
 Lacks = Callable[[str], Sequence[str]]
 
 
 class LeftOut(Section):
-    """What a paper goes without."""
+    """The parts of a paper that are left out."""
 
     sets: tuple[Name, ...]
-    """The data sets that could not be had."""
+    """The unavailable data sets."""
     variants: dict[Name, tuple[Name, ...]] = {}
-    """The variants that are left out, each with those of the sets that it needs."""
+    """The variants that are left out, each with the unavailable sets that it needs."""
     outputs: dict[Name, str] = {}
     """The tables and figures that are left out, with their titles."""
 
     def __str__(self) -> str:
         parts = [", ".join(sorted(self.variants)), *(title for _, title in sorted(self.outputs.items()))]
         lost = "; ".join(filter(None, parts))
-        return f"without {', '.join(self.sets)}, which could not be had" + (f"; left out: {lost}" if lost else "")
+        return f"without {', '.join(self.sets)} (unavailable)" + (f"; left out: {lost}" if lost else "")
 
     def reason(self, variant: str) -> str:
-        """Why a variant, or else a value of a variant that is there, is missing."""
+        """Return why `variant` is missing, or, if it is there, why one of its values may be missing."""
         if variant not in self.variants:
             return f"the paper was made without {', '.join(self.sets)}"
-        return f"{variant} was left out: data set {', '.join(self.variants[variant])} could not be had (config without)"
+        return f"{variant} was left out: data set {', '.join(self.variants[variant])} is unavailable (config: without)"
 
 
 def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
-    """Return the paper less what needs a set that cannot be had, and what that is (None: nothing).
+    """Leave out the parts of a paper that need an unavailable set. Return the rest, and what is left out, if anything.
 
-    A variant is left out with the first of its sets, a timing, table or figure with the last of what it is made of; the
-    caption of one that stays tells what it lacks.
+    A variant is left out if any of its sets is unavailable. A timing, table or figure is left out if everything that it
+    shows is unavailable; otherwise its caption names what is missing.
     """
-    # The set that a variant is tested on is another split of the one that it is trained on.
+    # The test set of a variant is another split of the set that it is trained on.
     needed = {name: _lacking((variant.data, *variant.latents), lacks) for name, variant in paper.variants.items()}
     gone = {name: sets for name, sets in needed.items() if sets}
     timings = {
@@ -64,7 +64,7 @@ def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
 
 
 def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
-    """A table or figure of what is left; None where nothing is left of what it was made of."""
+    """Reduce a table or figure to what is available. Return None if nothing is."""
     timings, shown = paper.timings, paper.shown(output)
     read = dict.fromkeys([*shown, *(variant for name in output.timings for variant in timings[name].variants)])
     lost = {**{name: gone[name] for name in read if name in gone}, **{name: lacks(name) for name in output.sets}}
@@ -73,12 +73,13 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
         return output
     if not (set(read) | set(output.sets)) - set(lost):
         return None
-    because = ", ".join(dict.fromkeys(name for sets in lost.values() for name in sets))
+    missing = list(dict.fromkeys(name for sets in lost.values() for name in sets))
+    because = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} unavailable"
     left = {
         "needs": tuple(name for name in shown if name not in gone),
         "sets": tuple(name for name in output.sets if name not in lost),
         "timings": tuple(name for name in output.timings if not set(timings[name].variants) <= set(gone)),
-        "caption": f"{output.caption} Left out, as {because} could not be had: {', '.join(lost)}.",
+        "caption": f"{output.caption} Left out, because {because}: {', '.join(lost)}.",
     }
     return output.model_copy(update=left)
 

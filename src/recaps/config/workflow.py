@@ -11,45 +11,46 @@ from recaps.config.variant import Name
 
 
 class Scale(Section):
-    """How much is run."""
+    """How much is run: seeds and data sets."""
 
     description: str
     """What this scale is for."""
     stand_in: bool = False
-    """Use embedded stand-in data instead of the official sets; no verdict is given on such results."""
+    """Use embedded stand-in data instead of the official sets. The scorecard gives no verdicts on such results."""
     seeds: tuple[int, ...] = Field((0,), min_length=1)
-    """One run per variant and seed."""
+    """Seeds; each variant is trained once with each seed."""
     datasets: dict[Name, Name] = {}
-    """Sets to be replaced by another of the same shape, e.g. `affnist: affnist-generated`."""
+    """Data sets to replace by another of the same shape, e.g. `affnist: affnist-generated`."""
     dataset_options: dict[Name, dict[str, Any]] = {}
-    """Options of derived sets, e.g. `affnist-generated: {versions: 3}`."""
+    """Options of derived data sets, e.g. `affnist-generated: {versions: 3}`."""
 
 
 class Config(Section):
-    """What a user sets in `config/config.yaml`, in a file of their own (`--configfile`) or by `--config key=value`."""
+    """Your settings, in `config/config.yaml`, in your own file (`--configfile`) or by `--config key=value`."""
 
     scale: str = "smoke"
-    """`smoke`, `desk`, `paper`, or any other file of `config/scales/`."""
+    """How much to run: `smoke`, `desk`, `paper`, or any other file in `config/scales/`."""
     papers: tuple[Name, ...] | None = Field(None, min_length=1)
-    """Papers to regenerate, e.g. `[sparse]`. null: all."""
+    """Papers to regenerate, e.g. `[sparse, experts]`. null: every folder of `src/recaps/papers/`."""
     seeds: tuple[int, ...] | None = None
-    """Seeds to run instead of the scale's own."""
+    """Seeds to use instead of the scale's seeds."""
     datasets: dict[Name, Name] = {}
-    """Sets to be replaced by another of the same shape, before the scale's own replacements."""
+    """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`. They override the scale's."""
     without: tuple[Name, ...] = ()
-    """Data sets that cannot be had, e.g. `[smallnorb]`. Variants that need one, or a set made from one, are left out,
-    and with them the tables and figures that are drawn from these alone. The scorecard and the report say so."""
+    """Data sets that are unavailable, e.g. `[smallnorb]`. Variants that need one of them, or a set derived from it, are
+    left out, as are the tables and figures that show only such variants. The scorecard and the report name what is
+    missing."""
     mirror: str | None = None
-    """Folder or URL that is tried before the official addresses, laid out as `<dataset>/<file>`. The environment
-    variable `RECAPS_MIRROR` is used when this is null."""
+    """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
+    variable `RECAPS_MIRROR`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models run. `auto`: a GPU where there is one."""
+    """Device that models run on. `auto`: a GPU if there is one."""
     checkpoint_seconds: float = Field(120, gt=0)
-    """Time between two checkpoints of a training: what is lost at most when a machine dies."""
+    """Seconds between two checkpoints of a training run. A crash loses at most this much work."""
     data: str = "data"
     """Folder of the official files."""
     results: str = "results"
-    """Folder of everything that is made."""
+    """Folder of all results."""
     overrides: dict[str, Any] = {}
-    """Changes to the papers' files for experiments of your own, e.g.
+    """Changes to the papers' files for your own experiments, e.g.
     `{sparse: {variants: {sparsecaps: {training: {steps: 100}}}}}`."""

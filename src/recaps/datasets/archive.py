@@ -1,4 +1,4 @@
-"""Members of zip and tar archives, read into memory. Nothing is ever unpacked to disk."""
+"""Read members of zip and tar archives into memory. Nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LINK = 0o120000
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the regular files whose name is `wanted`, in the archive's order.
+    """Yield name and content of the regular files for which `wanted(name)` is true, in the archive's order.
 
-    The name decides the kind: `.zip`, else a gzipped tar. An archive that holds a single absolute path,
-    a path with `..`, a link or a device is refused as a whole, wanted or not.
+    A file named `*.zip` is read as zip, any other as gzipped tar. An archive is refused if any member is an absolute
+    path, a path with `..`, a link or a device.
 
     Raises:
-        UserError: not such an archive, truncated, damaged, or unsafe.
+        UserError: the archive is missing, truncated, damaged or unsafe.
     """
     reader = _zip_members if path.suffix == ".zip" else _tar_members
     try:
@@ -32,7 +32,7 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
 
 
 def listing(path: Path) -> list[str]:
-    """The names of all members. Raises as `members`."""
+    """Return the names of all members. Raises the errors of `members`."""
     names: list[str] = []
 
     def note(name: str) -> bool:
@@ -44,7 +44,7 @@ def listing(path: Path) -> list[str]:
 
 
 def broken(path: Path, problem: str) -> UserError:
-    """The error for a raw file that is not what it should be; `problem` may quote a library's longer words."""
+    """Return the error for an invalid raw file; `problem` may be several lines."""
     return UserError(f"{path}: {' '.join(problem.split())}; delete it and run `snakemake data` again")
 
 

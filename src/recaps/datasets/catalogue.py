@@ -1,4 +1,4 @@
-"""What data sets there are: shapes, splits, options, and the raw files each is made from."""
+"""The catalogue of data sets: shapes, splits, options, and the raw files of each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from recaps.errors import UserError, nearest
 TRAIN_TEST = ("train", "test")
 AFFNIST_SPLITS = ("validation", "test", "training_and_validation")
 VIEWPOINT_SPLITS = ("train", "familiar", "novel")
-#: Splits of derived sets that are made from the base's test split; the others come from its train split.
+#: Splits that are derived from the base set's test split. All others are derived from its train split.
 _FROM_TEST = ("test", "familiar", "novel")
 STAND_IN = "stand-in (scikit-learn digits)"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a data set: its default (whose type it keeps), its bounds and its meaning."""
+    """An option of a data set: its default, which also sets the type, its bounds and its meaning."""
 
     default: int | float | None
     low: float
@@ -27,7 +27,7 @@ class Option:
     help: str
 
     def check(self, where: str, value: Any) -> int | float | None:
-        """Return `value` as the option's type, or raise UserError."""
+        """Return `value` converted to the option's type, or raise UserError."""
         if value is None and self.default is None:
             return None
         whole = not isinstance(self.default, float)
@@ -41,10 +41,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Entry:
-    """One data set: what it looks like and what it is made from.
+    """A data set.
 
     Attributes:
-        base: the data set whose raw files it is made from; None for a base set, which has raw files of its own.
+        base: the data set that it is derived from; None for a base set, which has its own raw files.
         counts: number of images in each official split of a base set.
     """
 
@@ -59,11 +59,11 @@ class Entry:
     options: Mapping[str, Option] = field(default_factory=dict)
 
 
-_LIMIT = Option(None, 1, math.inf, "limit: use only the first n images of the base set; all of them by default")
+_LIMIT = Option(None, 1, math.inf, "limit: use only the first n images of the base set; default: all")
 _SHIFT = "shift: the largest shift, in pixels, along each axis"
-_VERSIONS = "versions: how many random transforms of each digit; version k is the same whatever their number"
+_VERSIONS = "versions: number of random transforms of each digit; version k does not depend on it"
 _AVERAGE = (
-    "average: 0 keeps every second pixel, as the bilinear resize of TensorFlow 1 does, which the authors' code calls; "
+    "average: 0 keeps every second pixel, as the bilinear resize of TensorFlow 1 in the authors' code; "
     "1 takes the mean of each 2x2 block"
 )
 
@@ -95,13 +95,15 @@ _LIMITED = {"limit": _LIMIT}
 _VERSIONED = {"limit": _LIMIT, "versions": Option(32, 1, 10_000, _VERSIONS)}
 _BATCHED = {
     "limit": _LIMIT,
-    "versions": Option(32, 1, 32, "versions: how many of affNIST's 32 versions of each digit to read"),
+    "versions": Option(32, 1, 32, "versions: number of affNIST's 32 versions of each digit to read"),
 }
 
 _PAIRED = {
     "limit": _LIMIT,
     "shift": Option(4, 0, 8, _SHIFT),
-    "pairs": Option(1000, 1, 10**6, "pairs: in how many pairs each digit comes first; made when they are used"),
+    "pairs": Option(
+        1000, 1, 10**6, "pairs: number of pairs in which each digit is the first; they are made during training"
+    ),
 }
 
 CATALOGUE: dict[str, Entry] = {
@@ -129,30 +131,30 @@ CATALOGUE: dict[str, Entry] = {
 
 
 def entry(name: str) -> Entry:
-    """The catalogue's entry, or UserError with the nearest name."""
+    """Return a data set's entry, or raise UserError with the nearest name."""
     if name not in CATALOGUE:
         raise UserError(f"no data set {name!r}{nearest(name, CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def names() -> list[str]:
-    """All data sets, base sets first."""
+    """Return the names of all data sets, base sets first."""
     return list(CATALOGUE)
 
 
 def splits(name: str) -> list[str]:
-    """The splits of a data set."""
+    """Return the splits of a data set."""
     return list(entry(name).splits)
 
 
 def check_split(name: str, split: str) -> None:
-    """Raise UserError with the nearest split when the data set has no such split."""
+    """Raise UserError with the nearest split if the data set has no such split."""
     if split not in entry(name).splits:
         raise UserError(f"the data set {name!r} has no split {split!r}{nearest(split, entry(name).splits)}")
 
 
 def describe(name: str, *, stand_in: bool = False) -> dict[str, Any]:
-    """What a data set looks like: channels, height, width (pixels), classes, title, official, derived_from."""
+    """Describe a data set: channels, height and width in pixels, classes, title, official, derived_from."""
     e = entry(name)
     return {
         "channels": e.channels,
@@ -166,15 +168,15 @@ def describe(name: str, *, stand_in: bool = False) -> dict[str, Any]:
 
 
 def defaults(name: str) -> dict[str, int | float | None]:
-    """The options of a data set with their default values."""
+    """Return the options of a data set with their defaults."""
     return {key: option.default for key, option in entry(name).options.items()}
 
 
 def resolve(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a data set: the given ones, checked, over the defaults.
+    """Return all options of a data set: `options`, checked, and the defaults of the others.
 
     Raises:
-        UserError: an unknown option (the nearest is told), a value of the wrong type or out of bounds.
+        UserError: an option is unknown, or a value has a wrong type or is out of bounds.
     """
     known = entry(name).options
     for key in options:
@@ -185,7 +187,7 @@ def resolve(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def base_of(name: str, split: str) -> tuple[str, str]:
-    """What a split is made from, e.g. (`affnist-generated`, `validation`) -> (`mnist`, `train`)."""
+    """Return the base of a split, e.g. (`mnist`, `train`) for (`affnist-generated`, `validation`)."""
     check_split(name, split)
     base = entry(name).base
     if base is None:
@@ -194,7 +196,7 @@ def base_of(name: str, split: str) -> tuple[str, str]:
 
 
 def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:
-    """Paths below `data/` of the official files that a split is made from; none for a stand-in."""
+    """Return the paths below `data/` of the official files of a split; none for a stand-in."""
     base, base_split = base_of(name, split)
     return [] if stand_in else [f"{base}/{file}" for file in _raw_files(base, base_split)]
 

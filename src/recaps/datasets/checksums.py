@@ -1,21 +1,21 @@
-"""Is this file the official one? Size and SHA-256, or trust on first use where nobody published them."""
+"""Verify official files by size and SHA-256. A file without a published digest is trusted on first use."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from recaps.datasets.sources import SourceFile
-from recaps.digests import digest_of
 from recaps.errors import UserError
+from recaps.io import digest_of
 
 
 def sidecar(file: SourceFile, folder: Path) -> Path:
-    """Where the digest of a file without an official one is kept."""
+    """Return the path of the stored digest of a file without an official digest."""
     return folder / f"{file.name}.sha256"
 
 
 def expected_digest(file: SourceFile, folder: Path) -> str | None:
-    """The digest demanded of `file` in `folder`: the official one, else the one stored at first use, else None."""
+    """Return the official digest of `file`, else the one stored in `folder` on first use, else None."""
     if file.sha256 is not None:
         return file.sha256
     try:
@@ -28,9 +28,9 @@ def expected_digest(file: SourceFile, folder: Path) -> str | None:
 
 
 def mismatch(file: SourceFile, path: Path, folder: Path) -> str | None:
-    """What is wrong with the file at `path`, in words ("SHA-256 expected ..., found ..."), or None.
+    """Return the mismatch of the file at `path` ("SHA-256 expected ..., found ..."), or None.
 
-    `folder` is where the file belongs, which is where a digest stored at first use is looked up.
+    `folder` is the folder of the official file, which may hold a digest stored on first use.
     """
     size = path.stat().st_size
     if file.size is not None and size != file.size:
@@ -43,10 +43,10 @@ def mismatch(file: SourceFile, path: Path, folder: Path) -> str | None:
 
 
 def require(file: SourceFile, folder: Path) -> str:
-    """Check the file in its place and return its SHA-256.
+    """Verify an official file in `folder` and return its SHA-256.
 
     Raises:
-        UserError: it is missing, or not the official file.
+        UserError: the file is missing, or is not the official one.
     """
     path = folder / file.name
     if not path.is_file():

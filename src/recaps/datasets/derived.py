@@ -1,7 +1,7 @@
-"""Sets made from MNIST's digits: padded, shifted, rotated, and affNIST's documented affine procedure.
+"""Data sets derived from MNIST: padded, shifted, rotated, and transformed by affNIST's documented procedure.
 
-Every random number comes from (set, split) alone, image by image in the order of the base set, so that the first n
-images are the same whatever the limit (but for MultiMNIST, whose partners are drawn from all images there are).
+Random numbers depend only on set and split, and are drawn in the order of the base set's images. The first n images are
+therefore the same for every `limit`. MultiMNIST is an exception, as partners are drawn from all images.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ import numpy.typing as npt
 from recaps.arrays import Arrays
 from recaps.datasets import warp
 
-#: affNIST's documented ranges, each uniform and independent: degrees, and factors.
+#: affNIST's documented ranges of independent uniform variables: degrees, and factors.
 AFFINE_RANGES = {"rotation": (-20.0, 20.0), "shear": (-0.2, 0.2), "scale_x": (0.8, 1.2), "scale_y": (0.8, 1.2)}
 _CANVAS = 40
 _BORDER = 6
 _PAIR_BORDER = 4
-#: affNIST's validation digits are the last 10,000 of MNIST's 60,000 training digits; of a stand-in, the same share.
+#: affNIST's validation digits are the last 10,000 of MNIST's 60,000 training digits. A stand-in has the same share.
 _VALIDATION_SHARE = 6
 
 
 def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> Arrays:
-    """The split of a derived set, from its base split.
+    """Derive a split from its base split.
 
     Args:
-        base: uint8 `[N, 1, 28, 28]`, MNIST or its stand-in.
-        options: all options of the set, as `catalogue.resolve` gives them.
+        name: the derived set.
+        split: its split.
+        base: MNIST or its stand-in, uint8 `[N, 1, 28, 28]`.
+        options: all options of the set, as returned by `catalogue.resolve`.
 
     Returns:
-        Arrays with the factor `original`, the number of the image in the base split, and those of the procedure. Its
-        record holds `seed` and `parameters`.
+        Arrays with the factor `original`, the index of the image in the base split, and the factors of the procedure.
+        The record holds `seed` and `parameters`.
     """
     first = len(base) - len(base) // _VALIDATION_SHARE if split == "validation" else 0
     limit = options["limit"]
@@ -43,7 +45,7 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
     if name == "mnist-40":
         return _finish(base, original, warp.pad(base.images[:, 0], _BORDER), {}, None, {"border": _BORDER})
     if name == "multimnist":
-        # The digits alone: `recaps.training.images.Pairs` lays them over each other when they are asked for.
+        # Only the digits: `recaps.training.images.ImagePairs` makes the pairs during training.
         parameters = {"border": _PAIR_BORDER, "shift": options["shift"], "pairs": options["pairs"]}
         images = warp.pad(base.images[:, 0], _PAIR_BORDER)
         return _finish(base, original, images, {}, f"multimnist/{split}", parameters)
@@ -51,25 +53,25 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
         return _shifted(name, split, base, original, options["shift"])
     if name == "affnist-generated":
         return affine_versions(name, split, base, original, options["versions"])
-    # All degrees share one seed: a smaller range shows the same turns, scaled.
+    # One seed for all ranges of degrees: a smaller range has the same rotations, scaled.
     return _rotated("mnist-rotated", split, base, original, options["degrees"])
 
 
 def generator(*words: str | int) -> np.random.Generator:
-    """A random generator that depends on the words alone."""
+    """Return a random generator that depends only on `words`."""
     digest = hashlib.sha256("/".join(map(str, words)).encode()).digest()
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(digest[:16], "little"))))
 
 
 def affine_versions(name: str, split: str, base: Arrays, original: npt.NDArray[np.int64], versions: int) -> Arrays:
-    """`versions` random affine images of every digit, `[versions * N, 1, 40, 40]`.
+    """Return `versions` random affine transforms of every digit, `[versions * N, 1, 40, 40]`.
 
-    All digits in version 0 come first, then all in version 1, and so on, as in affNIST's batch files. The digit is
-    scaled, sheared (x += shear * y), turned about the centre, and then moved to a place that is uniform among those
-    that keep its ink on the canvas.
+    Version 0 of all digits comes first, then version 1, and so on, as in affNIST's batch files. A digit is scaled,
+    sheared (x += shear * y), rotated about the centre, and translated. The translation is uniform among those that keep
+    the ink on the canvas.
 
     Factors: original, version, rotation (degrees, counter-clockwise), shear, scale_x, scale_y, translate_x (pixels to
-    the right of the centre), translate_y (pixels down).
+    the right), translate_y (pixels down).
     """
     n = len(base)
     images = np.empty((versions, n, _CANVAS, _CANVAS), np.uint8)

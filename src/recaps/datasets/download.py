@@ -1,4 +1,4 @@
-"""Fetch one official file: mirror first, then the official addresses; the checksum decides, not the source."""
+"""Download an official file from a mirror or its official addresses, and verify its checksum."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from recaps import io
 from recaps.datasets import checksums
 from recaps.datasets.formats import affnist
 from recaps.datasets.sources import SourceFile
-from recaps.digests import digest_of
 from recaps.errors import UserError
 
 MIRROR_VARIABLE = "RECAPS_MIRROR"
-#: Seconds without a byte after which a connection is given up.
+#: Seconds without data after which a connection is closed.
 TIMEOUT = 30.0
-#: Attempts in a row that bring no new byte before the next source is tried.
+#: Consecutive attempts without new data before the next source is tried.
 ATTEMPTS = 3
-#: Seconds before the second attempt; doubled before each further one.
+#: Seconds before the second attempt; they double before each further one.
 BACKOFF = 1.0
 
 Progress = Callable[[int, "int | None"], None]
@@ -39,26 +38,28 @@ _log = logging.getLogger(__name__)
 
 
 class _SourceFailedError(Exception):
-    """This source cannot give the file; the next one is tried."""
+    """A source cannot deliver the file; the next source is tried."""
 
 
 class _WrongContentError(_SourceFailedError):
-    """This source gives another file."""
+    """A source delivers a different file."""
 
 
 def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, progress: Progress | None = None) -> Path:
-    """Put the verified official file into `destination_dir` and return its path.
+    """Download the official file to `destination_dir`, verify it, and return its path.
 
-    A file already there is verified and kept; a damaged one is set aside as `<name>.corrupt` and fetched again.
-    Bytes go to `<name>.part`, which a later call continues; the file appears under its own name only once verified.
+    An existing file is verified and kept; a damaged one is renamed to `<name>.corrupt` and downloaded again. Data goes
+    to `<name>.part`, which a later call continues, and is renamed after verification.
 
     Args:
-        mirror: folder or URL (http, https, file) that holds `<dataset>/<name>`, tried first. By default the
-            environment variable RECAPS_MIRROR.
-        progress: called with (bytes so far, bytes in all or None). By default a line on stderr about every 10%.
+        file: the file to download.
+        destination_dir: folder to write to.
+        mirror: folder or URL (http, https, file) of a mirror that holds `<dataset>/<name>`; it is tried first. Default:
+            the environment variable RECAPS_MIRROR.
+        progress: called with (bytes so far, total bytes or None). Default: print a line on stderr about every 10%.
 
     Raises:
-        UserError: no source could be reached, every source had another file, the disk is full or cannot be written.
+        UserError: no source is reachable, all sources deliver a different file, the disk is full or not writable.
     """
     folder = Path(destination_dir)
     target = folder / file.name
@@ -78,19 +79,19 @@ def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, pr
 
 
 def _keep(file: SourceFile, target: Path) -> bool:
-    """Whether the file in place is good; otherwise it is set aside."""
+    """Return whether the existing file is valid; otherwise rename it."""
     problem = _problem(file, target, target.parent)
     if problem is None:
         _trust(file, target)
         return True
     aside = target.with_name(f"{file.name}.corrupt")
     os.replace(target, aside)
-    _log.warning("%s: %s; set aside as %s and fetched again", target, problem, aside.name)
+    _log.warning("%s: %s; renamed to %s; downloading it again", target, problem, aside.name)
     return False
 
 
 def _sources(file: SourceFile, mirror: str | None) -> list[str]:
-    """URLs and local paths to try, in order."""
+    """Return the URLs and local paths to try, in order."""
     mirror = mirror or os.environ.get(MIRROR_VARIABLE)
     if not mirror:
         return list(file.urls)
@@ -102,10 +103,10 @@ def _sources(file: SourceFile, mirror: str | None) -> list[str]:
 
 
 def _obtain(file: SourceFile, source: str, target: Path, progress: Progress) -> None:
-    """Bring the file from one source to `target`, or raise _SourceFailedError.
+    """Get the file from one source, or raise _SourceFailedError.
 
-    A finished file that fails its check is fetched once more from its first byte when it was a continued one: the old
-    part may be what was wrong.
+    If a download that continued a partial file fails verification, it is repeated from the start, because the old part
+    may have been damaged.
     """
     part = target.with_name(f"{file.name}.part")
     continued = _usable_part(file, part) > 0
@@ -130,17 +131,19 @@ def _problem(file: SourceFile, path: Path, folder: Path) -> str | None:
 
 
 def _trust(file: SourceFile, target: Path) -> None:
-    """Store the digest of a file that has no official one, the first time it is seen."""
+    """Store the digest of a file without an official digest when it is first downloaded."""
     if checksums.expected_digest(file, target.parent) is not None:
         return
-    digest = digest_of(target)
+    digest = io.digest_of(target)
     beside = checksums.sidecar(file, target.parent)
     io.write_text(beside, f"{digest}  {file.name}\n")
-    _log.warning("%s: no official checksum exists; %s is trusted from now on (kept in %s)", target, digest, beside.name)
+    _log.warning(
+        "%s: there is no official checksum; %s is expected from now on (stored in %s)", target, digest, beside.name
+    )
 
 
 def _usable_part(file: SourceFile, part: Path) -> int:
-    """Bytes of the partial file to continue from; one that is too long is deleted."""
+    """Return the size of the partial file; delete it if it is too long."""
     done = part.stat().st_size if part.exists() else 0
     if file.size is not None and done > file.size:
         part.unlink()
@@ -149,7 +152,7 @@ def _usable_part(file: SourceFile, part: Path) -> int:
 
 
 def _transfer(file: SourceFile, source: str, part: Path, progress: Progress) -> None:
-    """Complete the partial file from one source, with retries; raise _SourceFailedError when it cannot be."""
+    """Complete the partial file from one source, with retries, or raise _SourceFailedError."""
     if not source.startswith(("http://", "https://")):
         _copy(Path(source), part, progress)
         return
@@ -196,7 +199,7 @@ def _copy(source: Path, part: Path, progress: Progress) -> None:
 
 
 def _download(file: SourceFile, url: str, part: Path, start: int, progress: Progress) -> None:
-    """One connection: append to the partial file what follows byte `start`, or all of it when the server insists."""
+    """Download from byte `start` and append to the partial file; start over if the server sends the whole file."""
     with _connect(url, start) as reply:
         start, total = _agreed(reply, part, start)
         if file.size is not None and total not in (None, file.size):
@@ -207,7 +210,7 @@ def _download(file: SourceFile, url: str, part: Path, start: int, progress: Prog
                 out.write(block)
                 done += len(block)
                 if file.size is not None and done > file.size:
-                    break  # too long; the check of the whole says so
+                    break  # too long; verification reports it
                 progress(done, total or file.size)
             _sync(out)
     if done < (total or file.size or 0):
@@ -215,7 +218,7 @@ def _download(file: SourceFile, url: str, part: Path, start: int, progress: Prog
 
 
 def _connect(url: str, start: int) -> Any:
-    """Open the URL at byte `start`; every trouble but an HTTP status is a ConnectionError."""
+    """Open the URL at byte `start`. Errors other than an HTTP status become ConnectionError."""
     headers = {"User-Agent": "recaps", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -228,7 +231,7 @@ def _connect(url: str, start: int) -> Any:
 
 
 def _agreed(reply: Any, part: Path, start: int) -> tuple[int, int | None]:
-    """From which byte the server sends, and how long the whole file is, if it says so."""
+    """Return the first byte that the server sends, and the size of the whole file if it is given."""
     length = reply.headers.get("Content-Length", "")
     if reply.status != 206:
         return 0, int(length) if length.isdigit() else None
@@ -236,12 +239,12 @@ def _agreed(reply: Any, part: Path, start: int) -> tuple[int, int | None]:
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", given.strip())
     if not found or int(found[1]) != start:
         part.unlink(missing_ok=True)
-        raise ConnectionError(f"asked for bytes from {start}, got {given!r}; starting over")
+        raise ConnectionError(f"requested bytes from {start}, got {given!r}; starting over")
     return start, None if found[3] == "*" else int(found[3])
 
 
 def _blocks(source: Any) -> Iterator[bytes]:
-    """What a reply or an open file holds; trouble in reading it is never mistaken for trouble in writing."""
+    """Yield the content of a response or file. Read errors become ConnectionError, to tell them from write errors."""
     while True:
         try:
             block = source.read(_BLOCK)
@@ -259,15 +262,15 @@ def _sync(out: IO[bytes]) -> None:
 
 @contextmanager
 def _disk(target: Path) -> Iterator[None]:
-    """Tell in one line when the disk is full or cannot be written; the partial file stays for the next call."""
+    """Turn a full or read-only disk into UserError. The partial file stays for the next call."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free some space and run again (it continues where it stopped)"
+            hint = "free some space and run again (the download will continue)"
             raise UserError(f"{target}: the disk is full; {hint}") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"{target}: cannot be written ({error.strerror}); choose another folder") from error
+            raise UserError(f"{target}: cannot write ({error.strerror}); choose another folder") from error
         raise
 
 
@@ -279,17 +282,17 @@ def _all_failed(file: SourceFile, target: Path, failures: list[tuple[str, _Sourc
                 hint = f", or delete {checksums.sidecar(file, target.parent)} if the official file has changed"
             return UserError(
                 f"{file.path}: {error}, from {source}; put the official file at {target}, "
-                f"or name a mirror that has it in {MIRROR_VARIABLE}{hint}"
+                f"or set {MIRROR_VARIABLE} to a mirror that has it{hint}"
             )
     tried = "; ".join(f"{source}: {error}" for source, error in failures) or "it has no official address"
     return UserError(
-        f"{file.path}: no network and no mirror has it ({tried}); set {MIRROR_VARIABLE} to a folder that holds "
+        f"{file.path}: no network and no mirror has it ({tried}); set {MIRROR_VARIABLE} to a folder that contains "
         f"{file.path}, or put the file at {target}"
     )
 
 
 def _reporter(file: SourceFile) -> Progress:
-    """Progress on stderr: one line rewritten on a terminal, else a line about every 10%."""
+    """Report progress on stderr: on a terminal by updating a line, else by a line about every 10%."""
     terminal = sys.stderr.isatty()
     shown = -1
 

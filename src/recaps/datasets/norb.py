@@ -1,9 +1,9 @@
-"""Sets made from smallNORB: each camera's picture an image of its own, at half size; and subsets by viewpoint.
+"""Data sets derived from smallNORB: one image per camera at half size, and subsets by viewpoint.
 
-The viewpoints are those of *Matrix Capsules with EM Routing*, section 5.1: a model is trained on a third of the
-azimuths (300 to 340 and 0 to 40 degrees), or on the three smallest elevations (30 to 40 degrees), and tested on the
-others, which it never saw (azimuths of 60 to 280 degrees, elevations of 45 to 70). `train` and `familiar` are the
-familiar viewpoints of smallNORB's train and test split, `novel` all others of its test split.
+The viewpoints follow *Matrix Capsules with EM Routing*, section 5.1. A model is trained on a third of the azimuths (300
+to 340 and 0 to 40 degrees), or on the three smallest elevations (30 to 40 degrees), and tested on the other viewpoints
+(azimuths of 60 to 280 degrees, elevations of 45 to 70). The splits `train` and `familiar` hold the familiar viewpoints
+of smallNORB's train and test split; `novel` holds the other viewpoints of its test split.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy.typing as npt
 from recaps.arrays import Arrays
 from recaps.errors import UserError
 
-#: For each set by viewpoint, the factor that is held out and its familiar codes: tens of degrees of azimuth, and steps
-#: of 5 degrees of elevation above 30.
+#: The factor that is held out, and its codes of familiar viewpoints: tens of degrees of azimuth, and steps of 5 degrees
+#: of elevation above 30.
 FAMILIAR: Mapping[str, tuple[str, tuple[int, ...]]] = {
     "smallnorb-48-azimuth": ("azimuth", (30, 32, 34, 0, 2, 4)),
     "smallnorb-48-elevation": ("elevation", (0, 1, 2)),
@@ -28,20 +28,22 @@ Images = npt.NDArray[np.uint8]
 
 
 def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> Arrays:
-    """The split of a derived set, from its base split.
+    """Derive a split from its base split.
 
     Args:
-        base: N scenes, uint8 `[N, 2, 96, 96]`, smallNORB or its stand-in.
-        options: all options of the set, as `catalogue.resolve` gives them; `limit` counts scenes of the base split,
-            before viewpoints are chosen.
+        name: the derived set.
+        split: its split.
+        base: N scenes of smallNORB or its stand-in, uint8 `[N, 2, 96, 96]`.
+        options: all options of the set, as returned by `catalogue.resolve`; `limit` counts scenes of the base split
+            before viewpoints are selected.
 
     Returns:
-        Images `[2n, 1, 48, 48]` of the n scenes whose viewpoints belong to the split, in the base split's order, of
-        each scene the left picture and then the right one, so that every prefix shows both cameras. Factors: those of
-        the base, `camera` (0 left, 1 right) and `original`, the number of the scene in the base split.
+        Images `[2n, 1, 48, 48]` of the n scenes whose viewpoints belong to the split, in the order of the base split;
+        each scene has the left image, then the right one. Factors: those of the base, `camera` (0 left, 1 right) and
+        `original`, the index of the scene in the base split.
 
     Raises:
-        UserError: no scene is left.
+        UserError: no scene has such a viewpoint.
     """
     base = base.take(slice(options["limit"]))
     scenes = np.flatnonzero(_chosen(name, split, base))
@@ -62,11 +64,11 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
 
 
 def halved(images: Images, *, average: bool) -> Images:
-    """`[..., H, W]` at half height and width, both even.
+    """Halve the size of images `[..., H, W]`; H and W are even.
 
-    Without `average`, every second pixel from the first: bilinear interpolation as TensorFlow 1 does it, whose sample
-    for pixel i lies exactly on pixel 2i. With it, the mean of each 2x2 block, halves rounded up: bilinear
-    interpolation between the pixels' centres.
+    Without `average`, keep every second pixel from the first: the bilinear interpolation of TensorFlow 1, whose pixel i
+    lies exactly on pixel 2i. With `average`, take the mean of each 2x2 block, rounding halves up: bilinear
+    interpolation between pixel centres.
     """
     if not average:
         return images[..., ::2, ::2]
@@ -78,7 +80,7 @@ def halved(images: Images, *, average: bool) -> Images:
 
 
 def _chosen(name: str, split: str, base: Arrays) -> npt.NDArray[np.bool_]:
-    """Which scenes `[N]` of the base split belong to a split."""
+    """Return which scenes of the base split belong to a split, bool `[N]`."""
     if name not in FAMILIAR:
         return np.ones(len(base), np.bool_)
     factor, codes = FAMILIAR[name]

@@ -1,4 +1,4 @@
-"""From official files, or the embedded stand-in, to a split in the one format on disk."""
+"""Prepare a split: read official files or the embedded stand-in, and write the project's format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from recaps import arrays
 from recaps.arrays import Arrays
 from recaps.datasets import catalogue, derived, norb, raw
 
-#: What makes the derived sets of a base set.
+#: The function that derives sets from a base set.
 _DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def build(name: str, split: str, raw_root: Path, *, stand_in: bool, options: Mapping[str, Any] = _NONE) -> Arrays:
-    """Make a split in memory. Arguments and errors as `prepare`."""
+    """Make a split in memory. Arguments and errors are those of `prepare`."""
     catalogue.check_split(name, split)
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
@@ -42,24 +42,26 @@ def build(name: str, split: str, raw_root: Path, *, stand_in: bool, options: Map
 def prepare(
     name: str, split: str, raw_root: Path, out_root: Path, *, stand_in: bool, options: Mapping[str, Any] = _NONE
 ) -> Path:
-    """Make `out_root/<name>/<split>/` and return it.
+    """Write a split to `out_root/<name>/<split>/` and return this path.
 
     Args:
-        name: one of `catalogue.names()`; a derived set is made directly from the files of its base set.
+        name: one of `catalogue.names()`. A derived set is made directly from the files of its base set.
         split: one of `catalogue.splits(name)`.
-        raw_root: holds `<dataset>/<official file>`; unused for a stand-in.
-        stand_in: use the embedded stand-in in place of the base set's files.
-        options: options of the set, over `catalogue.defaults(name)`.
+        raw_root: folder of `<dataset>/<official file>`; a stand-in does not use it.
+        out_root: folder of the prepared data sets.
+        stand_in: use the embedded stand-in instead of the base set's files.
+        options: options that differ from `catalogue.defaults(name)`.
 
     Raises:
-        UserError: unknown name, split or option; a raw file missing, not the official one, or malformed; disk full.
+        UserError: the name, split or option is unknown; a raw file is missing, malformed or not the official one; or
+            the disk is full.
     """
     made = build(name, split, raw_root, stand_in=stand_in, options=options)
     return arrays.save(made, Path(out_root) / name / split)
 
 
 def load(name: str, split: str, root: Path) -> Arrays:
-    """Read the split that `prepare` made below `root`; errors as `recaps.arrays.read`, and unknown names."""
+    """Read the split that `prepare` wrote below `root`. Raises UserError as `recaps.arrays.read` does."""
     catalogue.check_split(name, split)
     return arrays.read(Path(root) / name / split)
 

@@ -1,4 +1,4 @@
-"""Base sets from their official files."""
+"""Read base sets from their official files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _AFFNIST_VERSIONS = 32
 
 
 def read(name: str, split: str, root: Path, options: Mapping[str, Any]) -> Arrays:
-    """A split of a base set from the files below `root` (`<root>/<dataset>/<file>`), each verified first.
+    """Read a split of a base set from the files `<root>/<dataset>/<file>`, after verifying them.
 
     Returns:
-        Arrays whose record holds `sources`: path, size and SHA-256 of each file.
+        Arrays with a record of their `sources`: path, size and SHA-256 of each file.
 
     Raises:
-        UserError: a file is missing, not the official one, or malformed.
+        UserError: a file is missing, malformed or not the official one.
     """
     found = []
     paths = []
@@ -53,7 +53,7 @@ def _affnist(split: str, path: Path, n: int, versions: int, record: dict[str, An
     if whole and versions != _AFFNIST_VERSIONS:
         raise UserError(
             f"data set 'affnist', option 'versions': the official {split} file holds all {_AFFNIST_VERSIONS} in one; "
-            "use `limit`, or `training_and_validation`, whose versions are separate"
+            "use `limit`, or the split `training_and_validation`, which has a file per version"
         )
     n = n if whole else n // _AFFNIST_VERSIONS * versions
     images = np.empty((n, 1, affnist.SIZE, affnist.SIZE), np.uint8)

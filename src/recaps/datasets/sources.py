@@ -1,4 +1,4 @@
-"""Where the official files live: addresses, sizes and SHA-256 checksums."""
+"""The official files: addresses, sizes and SHA-256 checksums."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from recaps.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One official file.
+    """An official file.
 
     Attributes:
-        dataset: the folder it lies in, below `data/` and below a mirror.
-        name: its official file name.
-        urls: official addresses, tried in order; empty when only a mirror has it.
-        size: bytes, or None when nobody has published it.
-        sha256: hexadecimal digest, or None when nobody has published one. Then the digest of the first download
-            that has the right format is kept beside the file (`<name>.sha256`) and demanded from then on.
+        dataset: its folder below `data/` and below a mirror.
+        name: its official name.
+        urls: official addresses in the order to try; empty if only a mirror has it.
+        size: size in bytes, or None if it is not published.
+        sha256: hexadecimal digest, or None if it is not published. In this case the digest of the first download with a
+            valid format is stored beside the file (`<name>.sha256`) and verified from then on.
     """
 
     dataset: str
@@ -28,7 +28,7 @@ class SourceFile:
 
     @property
     def path(self) -> str:
-        """Path below `data/` or a mirror, e.g. `mnist/train-images-idx3-ubyte.gz`."""
+        """Path below `data/` and below a mirror, e.g. `mnist/train-images-idx3-ubyte.gz`."""
         return f"{self.dataset}/{self.name}"
 
 
@@ -94,10 +94,10 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
 
 
 def files(dataset: str) -> list[SourceFile]:
-    """The official files of a downloadable data set.
+    """Return the official files of a base set.
 
     Raises:
-        UserError: no such data set; the nearest name is told.
+        UserError: there is no such data set; the message names the nearest.
     """
     if dataset not in _SOURCES:
         raise UserError(f"no source for the data set {dataset!r}{nearest(dataset, _SOURCES)}")
@@ -105,10 +105,10 @@ def files(dataset: str) -> list[SourceFile]:
 
 
 def file(dataset: str, name: str) -> SourceFile:
-    """One official file by its name.
+    """Return an official file by its name.
 
     Raises:
-        UserError: no such data set, or it has no such file.
+        UserError: there is no such data set, or it has no such file.
     """
     known = {source.name: source for source in files(dataset)}
     if name not in known:

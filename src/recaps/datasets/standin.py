@@ -1,6 +1,7 @@
-"""Stand-ins for the base sets, drawn from data that ships inside scikit-learn: no network, small, quick.
+"""Stand-ins for the base sets, made from data that ships with scikit-learn, without a network.
 
-1,797 handwritten digits of 8x8 pixels and two photographs. A digit is in the train or the test split, never in both.
+The data are 1,797 handwritten digits of 8x8 pixels and two photographs. No digit is in both the train and the test
+split.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _SIZE = 28
 
 
 def read(name: str, split: str, options: Mapping[str, Any]) -> Arrays:
-    """A split of the stand-in for a base set: the shapes, labels and factors of the real one, fewer images.
+    """Return a split of the stand-in for a base set, with the shapes, labels and factors of the real set.
 
-    `smallnorb` has `options["limit"]` images (1,200 unless told, 24,300 at most); `affnist` has
-    `options["versions"]` images of each digit.
+    `smallnorb` has `options["limit"]` scenes (default 1,200, at most 24,300); `affnist` has `options["versions"]`
+    images of each digit.
     """
     if name == "smallnorb":
         small, targets = _sources()
@@ -45,7 +46,7 @@ def read(name: str, split: str, options: Mapping[str, Any]) -> Arrays:
 
 
 def mnist(split: str) -> tuple[Pictures, Labels]:
-    """Digits like MNIST's: uint8 `[N, 28, 28]`, white on black, in a 20x20 box, centred by mass; labels `[N]`."""
+    """Return digits like MNIST's, uint8 `[N, 28, 28]`: white on black, 20x20, centred by mass; and labels `[N]`."""
     small, labels = _sources()
     order = derived.generator("stand-in", "split").permutation(len(small))
     rows = order[:_TRAIN] if split == "train" else order[_TRAIN:]
@@ -53,7 +54,7 @@ def mnist(split: str) -> tuple[Pictures, Labels]:
 
 
 def enlarged(small: npt.NDArray[np.float64]) -> Pictures:
-    """8x8 digits in 0..1 as uint8 `[N, 20, 20]`: cubic interpolation, then more contrast, as ink has."""
+    """Enlarge 8x8 digits in 0..1 to uint8 `[N, 20, 20]`: cubic interpolation, then higher contrast."""
     weights = _cubic(_BOX, small.shape[-1])
     smooth = weights @ small @ weights.T
     return np.rint(255 * np.clip((smooth - 0.35) / 0.4, 0, 1)).astype(np.uint8)
@@ -75,7 +76,7 @@ def _record() -> dict[str, Any]:
 
 
 def _cubic(size_out: int, size_in: int) -> npt.NDArray[np.float64]:
-    """Weights `[out, in]` of Keys' cubic interpolation (a = -1/2), zero beyond the ends."""
+    """Return the weights `[out, in]` of Keys' cubic interpolation (a = -1/2) with zero padding."""
     centres = (np.arange(size_out) + 0.5) * size_in / size_out - 0.5
     d = np.abs(centres[:, None] - np.arange(size_in))
     near = 1.5 * d**3 - 2.5 * d**2 + 1
@@ -95,7 +96,7 @@ def _centred(boxes: Pictures) -> Pictures:
 
 
 def _embroidered(digits: Pictures) -> Pictures:
-    """The digits thick, striped inside and hemmed brightly: another data set, still with the ten classes."""
+    """Make thick, striped digits with a bright outline, to look different from MNIST."""
     thick = _grown(digits)
     hem = _grown(thick).astype(np.int16) - thick
     rows, columns = np.indices(digits.shape[1:])
@@ -104,7 +105,7 @@ def _embroidered(digits: Pictures) -> Pictures:
 
 
 def _grown(images: Pictures) -> Pictures:
-    """The brightest of each 3x3 neighbourhood."""
+    """Return the maximum of each 3x3 neighbourhood."""
     padded = warp.pad(images, 1)
     height, width = images.shape[1:]
     out: Pictures = images
@@ -115,7 +116,7 @@ def _grown(images: Pictures) -> Pictures:
 
 
 def _on_photographs(digits: Pictures, split: str) -> Pictures:
-    """Digits in random colours blended on random 32x32 patches of two photographs; `[N, 3, 32, 32]`."""
+    """Blend digits in random colours on random patches of two photographs, `[N, 3, 32, 32]`."""
     n, size = len(digits), 32
     random = derived.generator("stand-in", "cifar10", split)
     matrices = np.broadcast_to(1.3 * np.eye(2), (n, 2, 2))
@@ -134,7 +135,7 @@ def _on_photographs(digits: Pictures, split: str) -> Pictures:
 
 @cache
 def _photographs() -> Pictures:
-    """Two photographs at half size, `[2, 3, H, W]`."""
+    """Return two photographs at half size, `[2, 3, H, W]`."""
     from sklearn.datasets import load_sample_images
 
     full = np.stack(load_sample_images().images)

@@ -1,8 +1,8 @@
 """Stand-in for smallNORB: raised digits on a turntable, seen by two cameras under six lights.
 
-Five digits are the five classes, ten writers' versions of each the ten instances. The factors act as in the real set:
-azimuth turns the table, elevation (30 to 70 degrees) raises the cameras, lighting moves the shadow and the shading and
-changes the brightness, and the second camera stands beside the first, so that what is higher is displaced more.
+Five digits are the classes, and ten examples of each are the instances. The factors act as in the real set: azimuth
+rotates the turntable, elevation (30 to 70 degrees) raises the cameras, and lighting changes shadow, shading and
+brightness. The second camera is beside the first, so that higher points are displaced more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CLASSES = 5
 _INSTANCES = 10
 _CHUNK = 64
 
-# Lengths in halves of a digit's width.
+# Lengths; the unit is half of a digit's width.
 _DISTANCE = 6.0
 _FOCAL = 3.6
 _HALF_BASELINE = 0.12
@@ -37,14 +37,17 @@ Floats = npt.NDArray[np.floating[Any]]
 def render(
     pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64], split: str, limit: int | None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]]]:
-    """Draw `limit` scenes (1,200 by default, 24,300 at most), classes in turn, the rest of the factors at random.
+    """Render `limit` scenes (default 1,200, at most 24,300) with classes in turn and random other factors.
 
     Args:
         pictures: digits, uint8 `[M, 20, 20]`.
-        targets: their classes `[M]`.
+        targets: their classes, `[M]`.
+        split: `train` or `test`.
+        limit: number of scenes N; None: the default.
 
     Returns:
-        images `[N, 2, 96, 96]`, labels `[N]`, factors instance, elevation, azimuth, lighting with the official codes.
+        Images `[N, 2, 96, 96]`, labels `[N]`, and the factors instance, elevation, azimuth and lighting with the
+        official codes.
     """
     labels, factors = _scenes(split, limit or _DEFAULT_N)
     digits = _instances(pictures, targets)[labels, factors["instance"]]
@@ -58,7 +61,7 @@ def render(
 
 
 def _scenes(split: str, n: int) -> tuple[npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]]]:
-    """Labels and factors of n distinct scenes out of the full grid, in a fixed random order, classes in turn."""
+    """Return labels and factors of n distinct scenes from the full grid, in a fixed random order, classes in turn."""
     grid = np.indices((len(INSTANCES[split]), 9, 18, 6)).reshape(4, -1)
     order = [derived.generator("stand-in", "smallnorb", split, k).permutation(grid.shape[1]) for k in range(_CLASSES)]
     chosen = grid[:, np.stack(order, axis=1).ravel()[:n]]
@@ -68,13 +71,13 @@ def _scenes(split: str, n: int) -> tuple[npt.NDArray[np.int64], dict[str, npt.ND
 
 
 def _instances(pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64]) -> Floats:
-    """The first ten digits of each of the five classes, `[5, 10, 20, 20]` in 0..1."""
+    """Return the first ten digits of each of the five classes, `[5, 10, 20, 20]` in 0..1."""
     rows = np.stack([np.flatnonzero(targets == label)[:_INSTANCES] for label in range(_CLASSES)])
     return pictures[rows].astype(np.float32) / 255
 
 
 def _photograph(digits: Floats, view: dict[str, Floats], side: float) -> npt.NDArray[np.uint8]:
-    """One camera's pictures `[N, 96, 96]` of the digits `[N, 20, 20]`; `side` is its place along the baseline."""
+    """Render images `[N, 96, 96]` of digits `[N, 20, 20]` for a camera at `side` along the baseline."""
     angle = view["lighting"] * np.float32(np.pi / 3)
     light = np.stack([np.cos(angle), np.sin(angle)], -1)
     shadow = _seen(digits, view, side, 0.0, _SHADOW * light)
@@ -86,9 +89,9 @@ def _photograph(digits: Floats, view: dict[str, Floats], side: float) -> npt.NDA
 
 
 def _seen(digits: Floats, view: dict[str, Any], side: float, height: float, offset: Floats) -> Floats:
-    """The digits as they lie in the plane at `height`, moved by `offset` `[N, 2]`, in the camera's pixels `[N, P]`.
+    """Project digits in the plane at `height`, moved by `offset` `[N, 2]`, to the camera's pixels `[N, P]`.
 
-    Every pixel's ray from the camera is cut with the plane; there the digit is looked up, turned back by its azimuth.
+    Each pixel's ray is intersected with the plane. The digit, rotated by its azimuth, is sampled there.
     """
     elevation = np.deg2rad(30 + 5 * view["elevation"])[:, None]
     sin, cos = np.sin(elevation), np.cos(elevation)

@@ -1,4 +1,4 @@
-"""Shifts and affine maps of whole batches of images, in numpy. Outside an image there is zero.
+"""Shifts and affine maps of batches of images, in numpy. Images are zero outside their borders.
 
 Coordinates are (x, y) in pixels from the image's centre, x to the right and y down.
 """
@@ -13,16 +13,16 @@ import numpy.typing as npt
 Images = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.floating[Any]]
 
-_CHUNK = 256  # images at a time: the working arrays then stay in the processor's cache
+_CHUNK = 256  # images at a time, so that the working arrays fit the processor's cache
 
 
 def pad(images: Images, border: int) -> Images:
-    """`[N, H, W]` with `border` zeros on each side."""
+    """Pad images `[N, H, W]` with `border` zeros on each side."""
     return np.pad(images, ((0, 0), (border, border), (border, border)))
 
 
 def shift(images: Images, down: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> Images:
-    """`[N, H, W]` with each image moved by its own whole pixels `down` `[N]` and `right` `[N]`."""
+    """Shift each image of `[N, H, W]` by its own number of pixels, `down` `[N]` and `right` `[N]`."""
     n, height, width = images.shape
     border = int(max(np.abs(down).max(initial=0), np.abs(right).max(initial=0)))
     rows = border + np.arange(height) - down[:, None]
@@ -32,7 +32,7 @@ def shift(images: Images, down: npt.NDArray[np.int64], right: npt.NDArray[np.int
 
 
 def bilinear(images: Floats, rows: Floats, columns: Floats) -> Floats:
-    """Sample `[N, H, W]` at fractional `rows` and `columns`, each `[N, P]`, counted from the first pixel; `[N, P]`."""
+    """Interpolate images `[N, H, W]` at `rows` and `columns` `[N, P]`, counted from the first pixel, to `[N, P]`."""
     n, height, width = images.shape
     stride = width + 2
     padded = np.zeros((n, height + 2, stride), images.dtype)
@@ -51,15 +51,16 @@ def bilinear(images: Floats, rows: Floats, columns: Floats) -> Floats:
 
 
 def affine(images: Images, matrices: Floats, translations: Floats, size: int) -> Images:
-    """Map each image by its own affine map about the centre, onto a `size` x `size` canvas.
+    """Transform each image by its own affine map about the centre, onto a `size` x `size` canvas.
 
     Args:
         images: `[N, H, W]`.
-        matrices: `[N, 2, 2]`, where a point (x, y) of the image goes.
-        translations: `[N, 2]`, added after that, in pixels.
+        matrices: `[N, 2, 2]`; a matrix maps a point (x, y) of the image.
+        translations: `[N, 2]`, in pixels; added to the mapped point.
+        size: side of the canvas, in pixels.
 
     Returns:
-        `[N, size, size]`, bilinear, rounded.
+        Images `[N, size, size]`, interpolated bilinearly and rounded.
     """
     n, height, width = images.shape
     inverses = np.linalg.inv(matrices)
@@ -77,17 +78,17 @@ def affine(images: Images, matrices: Floats, translations: Floats, size: int) ->
 
 
 def rotation(degrees: Floats) -> Floats:
-    """Matrices `[N, 2, 2]` that turn counter-clockwise, as one sees the picture, by `degrees` `[N]`."""
+    """Return matrices `[N, 2, 2]` that rotate an image counter-clockwise by `degrees` `[N]`."""
     angle = np.deg2rad(degrees)
     cos, sin = np.cos(angle), np.sin(angle)
     return np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], -2)
 
 
 def translation_range(images: Images, matrices: Floats, size: int) -> tuple[Floats, Floats]:
-    """The smallest and the largest translation (x, y), each `[N, 2]`, that keep all ink on the canvas.
+    """Return the smallest and largest translation (x, y), each `[N, 2]`, that keep all ink on the canvas.
 
-    Ink is any pixel above zero, with the fringe that bilinear sampling gives it. Where the mapped ink is larger than
-    the canvas, both ends are the translation that centres it.
+    Ink is every pixel above zero, including the fringe from bilinear interpolation. If the mapped ink is larger than
+    the canvas, both are the translation that centres it.
     """
     n, height, width = images.shape
     x, y = (

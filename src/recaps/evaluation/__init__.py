@@ -1,1 +1,1 @@
-"""What is read from a trained model: latents, probes, heads."""
+"""Evaluation of trained models: latents, probes and heads."""

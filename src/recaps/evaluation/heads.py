@@ -1,4 +1,4 @@
-"""Heads: classifiers fitted on latents."""
+"""Heads: classifiers on latents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recaps.npz import read
 Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-#: Of every seven originals, this one is kept for testing where a protocol asks for disjoint digits.
+#: An original whose number is this modulo 7 is for testing, in protocols with disjoint digits.
 TEST_DIGIT = 6
 
 
@@ -26,12 +26,13 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
     """Fit a head on one part of the latents, test it on another, and write the accuracy to `out` (JSON).
 
     Args:
-        latents: the file of latents for each set that the protocol names.
-        head: as `recaps.config.variant.Head`.
-        protocol: as `recaps.config.variant.Protocol`.
+        latents: file of latents of each set in the protocol.
+        head: settings of the head, as in `recaps.config.variant.Head`.
+        protocol: settings of the protocol, as in `recaps.config.variant.Protocol`.
+        out: file to write.
 
     Raises:
-        UserError: a part is empty or too short, or the latents lack the features.
+        UserError: the latents have too few images for a part, or lack an array.
     """
     settings, rules = Head.model_validate(head), Protocol.model_validate(protocol)
     started = time.perf_counter()
@@ -49,7 +50,7 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
         elif original.min() >= 0:
             shared = int(np.isin(original, seen).sum())
         if labels.ndim > 1:
-            raise UserError(f"{latents[rules.fit.set]}: several labels per image; only the head 'argmax' knows them")
+            raise UserError(f"{latents[rules.fit.set]}: images have several labels, which needs an 'argmax' head")
         right = classifier(settings).fit(fitted, labels).predict(tested) == truth
     io.write_json(
         out,
@@ -70,21 +71,26 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
 
 
 def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:
-    """Whether the highest scores [N, classes] are those of the labels, [N] or, in any order, [N, n]: bool [N]."""
+    """Return whether the labels have the highest scores, bool [N].
+
+    Args:
+        scores: class scores, [N, classes].
+        labels: [N], or n labels of each image in any order, [N, n].
+    """
     wanted = labels.reshape(len(labels), -1)
     highest = np.argsort(-scores, axis=1, kind="stable")[:, : wanted.shape[1]]
     return np.asarray((np.sort(highest, 1) == np.sort(wanted, 1)).all(1))
 
 
 def features(latents: Mapping[str, npt.NDArray[Any]], head: Head) -> Features:
-    """What a head sees of images: its arrays of their latents [N, ...], side by side, [N, D]."""
+    """Concatenate the head's arrays of the latents, each [N, ...], to features [N, D]."""
     masked = {"masked": latents["capsules"] * latents["mask"][..., None]} if "masked" in head.features else {}
     arrays = [{**latents, **masked}[name] for name in head.features]
     return np.concatenate([each.reshape(len(each), -1) for each in arrays], 1, dtype=np.float32)
 
 
 def classifier(head: Head) -> Any:
-    """A head that is to be fitted, with scikit-learn's methods."""
+    """Return the unfitted scikit-learn classifier of a head."""
     if head.kind == "svm":
         from sklearn.svm import SVC
 
@@ -102,13 +108,13 @@ def classifier(head: Head) -> Any:
 
 
 def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Features, Labels, Labels]:
-    """Features, labels and originals of a part."""
+    """Return features, labels and originals of a part."""
     file = latents[part.set]
     arrays = read(file)
     asked = [name for each in head.features for name in (("capsules", "mask") if each == "masked" else (each,))]
     for name in (*asked, *(["original"] if part.digits != "all" else [])):
         if name not in arrays:
-            raise UserError(f"{file}: has no '{name}', which the head or its protocol asks for{nearest(name, arrays)}")
+            raise UserError(f"{file}: has no '{name}', which the head or its protocol needs{nearest(name, arrays)}")
     rows = np.arange(len(arrays["labels"]))
     if part.digits != "all":
         kept_for_test = arrays["original"] % 7 == TEST_DIGIT
@@ -117,8 +123,8 @@ def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Featur
     rows = rows[part.start : None if part.count is None else part.start + part.count]
     if len(rows) < (part.count or 1):
         raise UserError(
-            f"{file}: the protocol asks for {part.count or 'all'} images from number {part.start} on, but there are"
-            f" {found}; extract more latents or mend the protocol in config/papers"
+            f"{file}: the protocol needs {part.count or 'all'} images from number {part.start} on, but there are"
+            f" {found}; extract more latents or correct the protocol in paper.yaml"
         )
     original = arrays.get("original", np.full(len(arrays["labels"]), -1))
     return features(arrays, head)[rows], arrays["labels"][rows], original[rows]

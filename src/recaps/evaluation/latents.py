@@ -1,4 +1,4 @@
-"""Latents: the arrays that a trained run gives for a split."""
+"""Latents: the arrays that a trained model computes from a split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recaps.models.model import Model
 from recaps.npz import Array, save
 from recaps.training import device as devices
 from recaps.training.batches import view, view_shape
-from recaps.training.images import Samples, samples
+from recaps.training.images import Images, images_of
 from recaps.training.run import load_model
 
 
@@ -31,8 +31,8 @@ def extract(
 ) -> None:
     """Write the latents of the first `limit` images of a prepared split to `out` (npz).
 
-    Holds the model's own arrays (float32, or integers), `labels` [N] (of pairs [N, 2]), `stand_in` and, where it is
-    known, `original` [N]: which image of the base set each one shows.
+    The file holds the arrays of `Model.latents` (float32, or integers), `labels` [N] (for pairs [N, 2]), `stand_in`
+    and, if known, `original` [N]: the index of each image in the base set.
 
     Raises:
         UserError: the model was trained on images of another shape.
@@ -45,25 +45,25 @@ def extract(
         padded = f", padded by {training.pad}," if training.pad else ","
         raise UserError(
             f"{dataset}: images of shape {list(shown)}{padded} but {run} was trained on {config['image_shape']};"
-            " mend the variant's latents in config/papers"
+            " correct `latents` of this variant in paper.yaml"
         )
-    every = samples(arrays, where)
-    n = min(limit or len(every), len(every))
-    made = of_samples(model, every, range(n), training, where, batch_size)
+    images = images_of(arrays, where)
+    n = min(limit or len(images), len(images))
+    made = latents_of(model, images, range(n), training, where, batch_size)
     made["stand_in"] = np.asarray(arrays.record["stand_in"])
-    if every.versions == 1 and arrays.record.get("parameters", {}).get("originals") != "unknown":
+    if images.versions == 1 and arrays.record.get("parameters", {}).get("originals") != "unknown":
         made["original"] = arrays.factors.get("original", np.arange(len(arrays.labels)))[:n]
     save(out, made)
 
 
-def of_samples(
-    model: Model, every: Samples, rows: range, training: Training, device: torch.device, batch_size: int = 250
+def latents_of(
+    model: Model, images: Images, rows: range, training: Training, device: torch.device, batch_size: int = 250
 ) -> dict[str, Array]:
-    """A model's own arrays, and `labels`, of some samples in the view that it is shown."""
+    """Return the model's latents, and `labels`, of the images in `rows`."""
     parts: dict[str, list[Array]] = {}
     with torch.inference_mode(), devices.arithmetic(device, training.precision):
         for start in range(rows.start, rows.stop, batch_size):
-            batch = every(torch.arange(start, min(start + batch_size, rows.stop), device=device))
+            batch = images(torch.arange(start, min(start + batch_size, rows.stop), device=device))
             values = model.latents(view(batch["images"], training)) | {"labels": batch["labels"]}
             for name, value in values.items():
                 parts.setdefault(name, []).append(as_array(value))
@@ -71,5 +71,5 @@ def of_samples(
 
 
 def as_array(values: Tensor) -> Array:
-    """On the host, and in float32 unless it holds integers."""
+    """Convert a tensor to an array, floats to float32."""
     return (values.float() if values.is_floating_point() else values).cpu().numpy()

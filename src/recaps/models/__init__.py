@@ -1,4 +1,4 @@
-"""Models that several papers share. Those of a single paper are in its folder, `recaps.papers.<paper>`."""
+"""Models that several papers share. The models of a single paper are in its folder, `recaps.papers.<paper>`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def build(options: ModelOptions, image_shape: tuple[int, int, int], classes: int) -> Model:
-    """Build the model that `options` describe, for images of `image_shape` (channels, height, width)."""
+    """Build the model of `options` for images of shape `image_shape` (channels, height, width)."""
     model: Model = importlib.import_module(options.module).build(options, image_shape, classes)
     return model

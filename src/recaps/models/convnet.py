@@ -1,4 +1,4 @@
-"""The convolutional baseline of SUPCAPS, as released: two convolutions, each with max pooling, and a hidden layer."""
+"""The convolutional baseline in the released code of SUPCAPS."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from recaps.nn.precision import float32
 
 
 class ConvNet(Model):
-    """Convolutions with ReLU and 2x2 max pooling, a ReLU layer, class scores.
+    """Convolutions with ReLU and 2x2 max pooling, a hidden layer with ReLU, and a linear layer.
 
-    Shapes: images [B, C, H, W], scores [B, classes].
+    Maps images [B, C, H, W] to class scores (logits) [B, classes].
     """
 
     def __init__(self, options: ConvNetOptions, image_shape: tuple[int, int, int]) -> None:
@@ -34,10 +34,11 @@ class ConvNet(Model):
         self.scores = nn.Linear(options.hidden, options.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        with float32(images):  # Rounded scores would tie.
+        with float32(images):  # bfloat16 scores would tie
             return self.scores(self.features(images).float())
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The cross-entropy of the labels as `loss`, and the `accuracy`."""
         scores = self(batch["images"])
         accuracy = (scores.argmax(1) == batch["labels"]).float().mean()
         return {"loss": cross_entropy(scores, batch["labels"]), "accuracy": accuracy}
@@ -47,6 +48,7 @@ class ConvNet(Model):
         return scores
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
+        """The class `scores` [B, classes]."""
         return {"scores": self(images)}
 
 

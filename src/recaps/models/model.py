@@ -1,4 +1,4 @@
-"""What training and evaluation know of a model."""
+"""The base class of all models: the interface that training and evaluation use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from recaps.config.training import Training
 
 Batch = dict[str, Tensor]
-"""`images`: float32, [B, C, H, W], in 0..1 unless standardised; `labels`: int64, [B], or [B, n] where an image shows n
-classes at once, which then are also there one by one: `parts`, [B, n, C, H, W]."""
+"""A mini-batch. `images`: float32 [B, C, H, W], in 0..1 unless standardised. `labels`: int64 [B]. If every image shows
+n objects, `labels` is [B, n], and `parts` [B, n, C, H, W] holds each object alone."""
 
 
 class Model(nn.Module):
-    """A model that knows how it learns.
+    """A model with its training step.
 
-    Subclasses define `losses`, and override `training_step` where learning is not plain back-propagation.
+    Subclasses define `losses` and `latents`. They override `training_step` if training is more than back-propagation.
     """
 
     training_options: Training
@@ -25,7 +25,7 @@ class Model(nn.Module):
     adam_epsilon = 1e-8
 
     def place(self, device: torch.device) -> Self:
-        """Move to a device, with convolutions in the memory order that is fastest there."""
+        """Move the model to a device, and its convolutions to channels-last memory format."""
         self.to(device)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
@@ -33,14 +33,14 @@ class Model(nn.Module):
         return self
 
     def configure(self, training: Training) -> None:
-        """Make ready for training: optimisers and their schedules."""
+        """Prepare for training: create the optimisers."""
         self.training_options = training
         self.optimizer = torch.optim.Adam(
             self.parameters(), lr=training.learning_rate, eps=self.adam_epsilon, fused=True
         )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """All optimisers by name: their state belongs into a checkpoint."""
+        """Return all optimisers by name. A checkpoint saves their state."""
         return {"adam": self.optimizer}
 
     def phases(self) -> dict[str, int]:
@@ -48,11 +48,19 @@ class Model(nn.Module):
         return {"": 0}
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """The scalar `loss` to be minimised in a training step, and other scalars worth a column in the history."""
+        """Compute the loss of a batch.
+
+        Args:
+            batch: the mini-batch.
+            step: number of the training step, from 0. Schedules and random numbers depend on it.
+
+        Returns:
+            The scalar `loss` to minimise, and other scalars for the history, each a column.
+        """
         raise NotImplementedError
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Learn from one batch; return its scalars, without gradients."""
+        """Update the weights on one batch. Return the scalars of `losses`, detached."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.training_options, step) * group.get("factor", 1.0)
         losses = self.losses(batch, step)
@@ -66,15 +74,15 @@ class Model(nn.Module):
         return 0
 
     def class_scores(self, images: Tensor) -> Tensor:
-        """Class scores [B, classes] of images [B, C, H, W]; models that are trained without labels have none."""
+        """Class scores [B, classes] of images [B, C, H, W]. Models that are trained without labels have none."""
         raise NotImplementedError
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """Arrays of interest for each image, the first axis being the image's."""
+        """The model's output for images [B, C, H, W] as named arrays [B, ...]."""
         raise NotImplementedError
 
 
 def learning_rate(training: Training, step: int) -> float:
-    """Exponential decay without a staircase, down to a floor."""
+    """Learning rate at a step: max(`learning_rate` * `lr_decay` ** (step / `lr_decay_steps`), `lr_floor`)."""
     decayed = training.learning_rate * training.lr_decay ** (step / training.lr_decay_steps)
     return max(decayed, training.lr_floor)

@@ -1,4 +1,4 @@
-"""SUPCAPS's network, which three families share: convolution, primary capsules, routed capsules, decoder."""
+"""The network of SUPCAPS (*Dynamic Routing Between Capsules*), on which several families build."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from recaps.models.model import Model
 from recaps.models.options import Network, RoutedNetwork
 from recaps.nn.convolution import padded, size_after
 from recaps.nn.initial import initialise
-from recaps.nn.layers import Decoder, PrimaryCapsules
+from recaps.nn.layers import Decoder, PrimaryCapsules, Votes
 from recaps.nn.routing import registry
 from recaps.nn.routing.interface import Routed, VoteRouting
-from recaps.nn.votes import Votes
 
 KERNEL = 9
 STRIDE = 2
 
 
 class CapsuleNetwork(Model):
-    """Convolution, primary capsules, routed capsules, decoder.
+    """A convolution, primary capsules, routed capsules and a decoder.
 
-    Shapes, with L capsules of D dimensions and I primary capsules: images [B, C, H, W], capsules [B, L, D], coupling
-    [B, I, L], reconstructions [B, C, H, W].
+    Maps images [B, C, H, W] to L capsules [B, L, D] and the coupling [B, I, L] of the I primary capsules.
     """
 
     options: Network
@@ -55,28 +53,29 @@ class CapsuleNetwork(Model):
         return routed
 
     def primary_capsules(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, I, d]."""
+        """Images [B, C, H, W] to primary capsules [B, I, d]."""
         features = self.conv(padded(images, KERNEL, 1) if self.same else images)
         if self.options.activation == "leaky_relu":
             return self.primary(leaky_relu(features, self.options.leaky_slope))
         return self.primary(features.relu())
 
     def reconstruct(self, capsules: Tensor, mask: Tensor) -> Tensor:
-        """Decode capsules [B, L, D], each multiplied by its mask value [B, L]."""
+        """Decode capsules [B, L, D], each multiplied by its mask value [B, L], to images [B, C, H, W]."""
         assert self.decoder is not None
         return self.decoder((capsules * mask.unsqueeze(2)).flatten(1))
 
     def traverse(self, capsules: Tensor, mask: Tensor, active: Tensor, values: Tensor, *, relative: bool) -> Tensor:
-        """Decode while one dimension of one capsule of each image takes the given values, or is moved by them.
+        """Decode capsules while each dimension of one capsule per image varies.
 
         Args:
             capsules: [B, L, D].
             mask: [B, L].
-            active: the capsule of each image, [B].
-            values: [n].
+            active: the capsule that varies in each image, [B].
+            values: values of the dimension, [n].
+            relative: add `values` to the dimension instead of setting it to them.
 
         Returns:
-            [B, D, n, C, H, W].
+            Images [B, D, n, C, H, W].
         """
         chosen = one_hot(active, mask.shape[1]).bool()
         pictures = []
@@ -89,26 +88,26 @@ class CapsuleNetwork(Model):
         return torch.stack(pictures, 1).unflatten(1, (capsules.shape[2], len(values)))
 
     def routing_operations(self, images: int) -> int:
-        """Votes and routing, and twice as much for their gradients."""
+        """Operations of votes and routing; gradients count twice the forward pass."""
         inputs, input_dim, outputs, output_dim = self.votes.weight.shape
         values = images * inputs * outputs * output_dim
         return 3 * (2 * input_dim * values + self.routing.operations(values))
 
     def _locations(self, pixels: int, image_shape: tuple[int, int, int]) -> int:
-        """Locations of primary capsules along an axis: a 9x9 convolution, then one of stride 2."""
+        """Number of locations of primary capsules along an axis, after a 9x9 convolution and one of stride 2."""
         if not self.same and min(image_shape[1:]) < 2 * KERNEL - 1:
             raise UserError(
-                f"model: images of {image_shape[1]}x{image_shape[2]} are too small for two 9x9 convolutions (17x17);"
-                " model.padding: same takes them"
+                f"model: images of {image_shape[1]}x{image_shape[2]} are too small for two 9x9 convolutions, which need"
+                " 17x17; set model.padding: same"
             )
         return size_after(size_after(pixels, KERNEL, 1, self.same), KERNEL, STRIDE, self.same)
 
 
 def support(coupling: Tensor, types: int, grouping: str = "location") -> Tensor:
-    """Routing support psi [B, L]: the largest coupling of each group of primary capsules, summed over groups.
+    """Routing support psi [B, L] of *Sparse Unsupervised Capsules*, section 2.2, from the coupling [B, I, L].
 
-    *Sparse Unsupervised Capsules*, section 2.2. A group is all types at a location, or (`released`) consecutive
-    capsules.
+    It is the largest coupling in each group of primary capsules, summed over groups. A group is all `types` at a
+    location (`location`), or as many consecutive capsules (`released`).
     """
     if grouping == "location":
         largest = coupling.reshape(len(coupling), types, -1, coupling.shape[2]).amax(1)
@@ -118,5 +117,5 @@ def support(coupling: Tensor, types: int, grouping: str = "location") -> Tensor:
 
 
 def ranks(values: Tensor) -> Tensor:
-    """Rank of each value in its row, 0 the largest: [B, L] to int64 [B, L]."""
+    """Rank of each value in its row, int64 [B, L]; the largest value has rank 0."""
     return values.argsort(dim=1, descending=True, stable=True).argsort(dim=1)

@@ -1,4 +1,4 @@
-"""Options of the model families that several papers share; free of PyTorch, so that checking a configuration stays fast."""
+"""Options of the model families that several papers share. This module does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ VoteRouting: Any = registry.settings("VoteRouting")
 
 
 class Network(ModelOptions):
-    """Convolution, primary capsules, class or latent capsules, decoder."""
+    """A convolution, primary capsules, class or latent capsules, and a decoder."""
 
     conv_channels: int = Field(256, ge=1)
     """Channels of the first convolution."""
     activation: Literal["relu", "leaky_relu"] = "relu"
-    """Of the first convolution."""
+    """Activation of the first convolution."""
     leaky_slope: float = Field(0.2, ge=0)
-    """Reading. Slope of `leaky_relu` below zero: TensorFlow's default, where no paper gives one."""
+    """Reading. Slope of `leaky_relu` for negative inputs. No paper states it; 0.2 is TensorFlow's default."""
     padding: Literal["valid", "same"] = "valid"
-    """Of both convolutions; `same` as TensorFlow pads, which SUPCAPS used on CIFAR-10."""
+    """Padding of both convolutions. `same` pads as TensorFlow does; SUPCAPS used it on CIFAR-10."""
     primary_types: int = Field(32, ge=1)
     """Types of primary capsules at each location."""
     primary_dim: int = Field(8, ge=1)
     """Dimensions of a primary capsule."""
     capsules: int = Field(10, ge=2)
-    """Class capsules, one per class; in the unsupervised models latent capsules."""
+    """Number of class capsules (one per class), or of latent capsules in an unsupervised model."""
     capsule_dim: int = Field(16, ge=1)
     """Dimensions of a class or latent capsule."""
     decoder: tuple[int, ...] | None = (512, 1024)
-    """Widths of the decoder's hidden layers; null: no decoder, so no reconstruction."""
+    """Widths of the decoder's hidden layers. null: no decoder and no reconstruction loss."""
 
     @property
     def leaky(self) -> bool:
-        """Whether coupling is shared with one more output, which is dropped."""
+        """Whether routing shares the coupling with one more output, which is discarded."""
         return False
 
 
 class RoutedNetwork(Network):
-    """A network whose routing is an algorithm of its own."""
+    """A network with a routing algorithm from `recaps.nn.routing`."""
 
     routing: VoteRouting = Field("dynamic", validate_default=True)
-    """How votes become capsules: the algorithm's `name` and its options."""
+    """Routing algorithm: its `name` and its options, or its name alone."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,47 +62,47 @@ class RoutedNetwork(Network):
 
 
 class Supervised(Network):
-    """A network with a capsule per class."""
+    """A network with one capsule per class."""
 
     loss_scale: Literal["released", "paper"] = "released"
-    """Reading. `released`: margin loss halved and averaged over the classes, as the released code does, so that
-    reconstruction weighs 20 times more than in `paper`, the sum over classes that the paper prints."""
+    """Reading. `paper`: the margin loss is a sum over classes, as printed. `released`: half of its mean over classes,
+    as in the released code. With 10 classes the reconstruction loss then weighs 20 times more."""
     reconstruction_weight: float = Field(0.0005, ge=0)
-    """Weight of the summed squared pixel error."""
+    """Weight of the squared error of the reconstruction, summed over pixels."""
 
 
 class ConvNetOptions(ModelOptions):
-    """Convolutions with max pooling, one hidden layer, a softmax over classes."""
+    """Convolutions with max pooling, one hidden layer, and a softmax over the classes."""
 
     module: ClassVar[str] = "recaps.models.convnet"
     family: Literal["convnet"] = "convnet"
     channels: tuple[int, ...] = (512, 256)
-    """Channels of the convolutions, each followed by ReLU and a 2x2 max pooling."""
+    """Channels of each convolution. A ReLU and a 2x2 max pooling follow it."""
     kernel: int = Field(5, ge=1)
-    """Side of the convolutions' kernels."""
+    """Side of the convolutions' kernels, in pixels."""
     hidden: int = Field(1024, ge=1)
     """Width of the hidden layer."""
     classes: int = Field(10, ge=2)
-    """Classes told apart."""
+    """Number of classes."""
 
 
 class SupCapsOptions(Supervised, RoutedNetwork):
-    """A capsule per class by dynamic routing, margin loss, reconstruction from the label's capsule."""
+    """SUPCAPS: one capsule per class, margin loss, and reconstruction from the label's capsule."""
 
     module: ClassVar[str] = "recaps.models.supcaps"
     family: Literal["supcaps"] = "supcaps"
 
 
 class VAEOptions(ModelOptions):
-    """Fully connected encoder to a Gaussian of few dimensions, mirrored decoder, Bernoulli likelihood per pixel."""
+    """A variational autoencoder with fully connected layers, Gaussian latents and a Bernoulli likelihood per pixel."""
 
     module: ClassVar[str] = "recaps.models.vae"
     family: Literal["vae"] = "vae"
     latent_dim: int = Field(10, ge=1)
     """Dimensions of the latent Gaussian."""
     hidden: tuple[int, ...] = (128,)
-    """Widths of the encoder's hidden layers, with ReLU; the decoder has the same in reverse."""
+    """Widths of the encoder's hidden layers, with ReLU. The decoder has the same widths in reverse."""
     features: Literal["mean", "mean_and_deviation"] = "mean"
-    """What heads see of an image: the mean of its latent Gaussian, or mean and standard deviation."""
+    """Input of the heads: the mean of the latent Gaussian, or its mean and standard deviation."""
     samples: int = Field(2000, ge=1)
-    """Pictures that the probe `samples` makes."""
+    """Number of samples that the probe `samples` draws."""

@@ -1,8 +1,6 @@
-"""SUPCAPS: *Dynamic Routing Between Capsules*, the network that the papers build on and compare with."""
+"""SUPCAPS (*Dynamic Routing Between Capsules*), the network that the papers extend and compare with."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,19 +14,25 @@ from recaps.nn.losses import margin_loss, right, summed_squared_error
 
 
 class SupCaps(CapsuleNetwork):
-    """A capsule per class whose length says whether the class is there; shapes as in the base class.
+    """A network with one capsule per class; the capsule's length is the class score.
 
-    Labels are [B], or [B, n] where an image shows n classes at once. Each is then reconstructed by itself, from its own
-    capsule, by one and the same decoder.
+    Labels are [B], or [B, n] if an image shows n objects. The decoder then reconstructs each object alone, from its
+    own capsule.
     """
 
     options: Supervised
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The `loss` with its terms `margin` and `reconstruction_error`, and the `accuracy`; see `losses_of`."""
         return self.losses_of(self(batch["images"]).capsules, batch)
 
     def losses_of(self, capsules: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Margin loss and, with a decoder, the error of what it makes of each label's capsule."""
+        """loss = margin + reconstruction_weight * reconstruction_error, from capsules [B, L, D].
+
+        `margin` is the margin loss (eq. 4). `reconstruction_error` is the mean over images of the squared error, summed
+        over pixels, of the images decoded from the labels' capsules (section 4.1); without a decoder the term is left
+        out.
+        """
         labels = batch["labels"]
         lengths = capsules.norm(dim=2)
         margin = margin_loss(lengths, labels)
@@ -41,7 +45,7 @@ class SupCaps(CapsuleNetwork):
         return losses | {"accuracy": right(lengths, labels).float().mean()}
 
     def _reconstruction_error(self, capsules: Tensor, batch: Batch) -> Tensor:
-        """Squared error [B], summed over pixels and over the classes of an image, each under its own mask."""
+        """Squared error [B], summed over pixels and over the objects in an image."""
         labels = batch["labels"].reshape(len(capsules), -1)
         parts = batch.get("parts", batch["images"].unsqueeze(1))
         masks = one_hot(labels, capsules.shape[1]).to(capsules.dtype)
@@ -52,7 +56,7 @@ class SupCaps(CapsuleNetwork):
         return torch.stack(errors).sum(0)
 
     def longest(self, capsules: Tensor) -> Tensor:
-        """Mask [B, L] of the longest capsule: what is decoded where no label is given."""
+        """Mask [B, L] of the longest capsule, which is decoded if there is no label."""
         return one_hot(capsules.norm(dim=2).argmax(1), capsules.shape[1]).to(capsules.dtype)
 
     def class_scores(self, images: Tensor) -> Tensor:
@@ -60,43 +64,25 @@ class SupCaps(CapsuleNetwork):
         return lengths
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules` [B, L, D] and their lengths, `scores` [B, L]; routing `support` and its `ranks` (0 the largest)
-        [B, L]; the `mask` [B, L] of the longest; with a decoder, its summed squared `reconstruction_error` [B]."""
+        """`capsules` [B, L, D]; their lengths, `scores` [B, L]; routing `support` [B, L] and its `ranks` [B, L], 0 for
+        the largest; the `mask` [B, L] of the longest capsule; with a decoder, the `reconstruction_error` [B]."""
         routed = self(images)
         supports = support(routed.coupling, self.options.primary_types)
         return {**self.latents_of(routed.capsules, images), "support": supports, "ranks": ranks(supports)}
 
     def latents_of(self, capsules: Tensor, images: Tensor) -> dict[str, Tensor]:
-        """What all supervised networks have."""
+        """The latents of every supervised network: `capsules`, `scores`, `mask` and `reconstruction_error`."""
         latents = {"capsules": capsules, "scores": capsules.norm(dim=2), "mask": self.longest(capsules)}
         if self.decoder is not None:
             decoded = self.reconstruct(capsules, latents["mask"])
             latents["reconstruction_error"] = summed_squared_error(decoded, images)
         return latents
 
-    def probes(self) -> dict[str, Any]:
-        return {"traversals": self.traversals} if self.decoder is not None else {}
-
-    def traversals(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Pictures decoded while each dimension of the label's capsule moves by -0.25 to 0.25 in steps of 0.05.
-
-        Of several labels the first.
-
-        Returns:
-            `images` [B, C, H, W]; `decoded` [B, D, 11, C, H, W]; `values` [11]; `capsule` [B]: which one was moved.
-        """
-        capsules = self(images).capsules
-        labels = labels.reshape(len(labels), -1)[:, 0]
-        values = torch.linspace(-0.25, 0.25, 11, device=images.device)
-        mask = one_hot(labels, capsules.shape[1]).to(capsules.dtype)
-        decoded = self.traverse(capsules, mask, labels, values, relative=True)
-        return {"images": images, "decoded": decoded, "values": values, "capsule": labels}
-
 
 def check_classes(capsules: int, classes: int) -> None:
-    """Refuse a supervised network without a capsule for each class."""
+    """Raise UserError unless the network has one capsule per class."""
     if capsules != classes:
-        raise UserError(f"model.capsules: {capsules}, but the data has {classes} classes; SUPCAPS needs one for each")
+        raise UserError(f"model.capsules: {capsules}, but the data has {classes} classes; set one capsule per class")
 
 
 def build(options: SupCapsOptions, image_shape: tuple[int, int, int], classes: int) -> SupCaps:

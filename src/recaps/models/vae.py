@@ -1,9 +1,8 @@
-"""A variational autoencoder: *Auto-Encoding Variational Bayes*, as the papers compare with it."""
+"""A variational autoencoder (*Auto-Encoding Variational Bayes*), a baseline of two papers."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +15,10 @@ from recaps.nn.noise import Noise
 
 
 class VAE(Model):
-    """Images [B, C, H, W] to Gaussians of L dimensions and back to a probability for each pixel.
+    """Encoder q(z|x) = N(mean, variance) with z of L dimensions, and decoder p(x|z), a Bernoulli for each pixel.
 
-    Pixels are probabilities themselves where they lie between 0 and 1, so the bound is that of a picture whose pixels
-    are drawn with these.
+    A pixel between 0 and 1 is taken as a probability: the loss is the expected loss of an image whose pixels are drawn
+    with these probabilities.
     """
 
     def __init__(self, options: VAEOptions, image_shape: tuple[int, int, int]) -> None:
@@ -36,16 +35,19 @@ class VAE(Model):
         return mean, log_variance
 
     def logits(self, latents: Tensor) -> Tensor:
-        """Latents [B, L] to logits of the pixels [B, C, H, W], float32."""
+        """Decode latents [B, L] to logits of the pixels [B, C, H, W], float32."""
         return self.decoder(latents).float().unflatten(1, self.image_shape)
 
     def reconstruct(self, images: Tensor) -> Tensor:
-        """What the decoder makes of the mean of q(z|x)."""
+        """Decode the mean of q(z|x): pixel probabilities [B, C, H, W]."""
         return self.logits(self.encode(images)[0]).sigmoid()
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """`loss`: the negative evidence lower bound with one sample, in nats per image; its terms `cross_entropy` and
-        `divergence`; the summed squared `reconstruction_error`."""
+        """The negative evidence lower bound with one sample z, in nats per image.
+
+        loss = -log p(x|z) + KL(q(z|x) || N(0, I)), with the terms `cross_entropy` and `divergence`. Also returns the
+        squared `reconstruction_error`, summed over pixels.
+        """
         images = batch["images"]
         mean, log_variance = self.encode(images)
         noise = self.noise.normal(*mean.shape, device=mean.device, purpose="latents", step=step)
@@ -60,9 +62,13 @@ class VAE(Model):
         }
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules`, by the name that heads know: the mean of q(z|x) [B, L], with `features: mean_and_deviation` and
-        its standard deviation [B, 2 L]; both by names of their own, `mean` and `deviation`; the summed squared
-        `reconstruction_error` [B] from the mean."""
+        """The latent Gaussian of each image.
+
+        Returns:
+            `mean` and standard `deviation` of q(z|x), each [B, L]; `capsules`, the input of heads: the mean [B, L] or,
+            with `features: mean_and_deviation`, both [B, 2 L]; `reconstruction_error` [B] of the image that the mean
+            decodes to.
+        """
         mean, log_variance = self.encode(images)
         deviation = (0.5 * log_variance).exp()
         both = self.options.features == "mean_and_deviation"
@@ -73,22 +79,18 @@ class VAE(Model):
             "reconstruction_error": summed_squared_error(self.logits(mean).sigmoid(), images),
         }
 
-    def probes(self) -> dict[str, Any]:
-        return {"samples": self.samples, "chain": self.chain}
-
-    def samples(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`samples` [n, C, H, W]: the pixels' probabilities under latents from N(0, I)."""
+    def sample(self) -> dict[str, Tensor]:
+        """Generate `options.samples` pictures from latents of N(0, I): `samples`, pixel probabilities [n, C, H, W]."""
         shape = (self.options.samples, self.options.latent_dim)
-        drawn = self.noise.normal(*shape, device=images.device, purpose="samples")
+        drawn = self.noise.normal(*shape, device=next(self.parameters()).device, purpose="samples")
         return {"samples": self.logits(drawn).sigmoid()}
-
-    def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`images` and what is left of them behind encoder and decoder (`chain`), both [B, C, H, W]."""
-        return {"images": images, "chain": self.reconstruct(images)}
 
 
 def divergence_from_prior(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(mean, variance) || N(0, I)) in nats: [B, L], [B, L] to [B]."""
+    """KL(N(mean, variance) || N(0, I)) in nats, [B], of means and log-variances [B, L].
+
+    Equal to 1/2 sum_l (mean_l^2 + variance_l - 1 - log variance_l).
+    """
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1)
 
 

@@ -1,1 +1,1 @@
-"""What the models share: capsule layers, routing, losses."""
+"""Building blocks of the models: layers, routing, losses, poses, attention, noise."""

@@ -1,7 +1,8 @@
-"""Attention among the members of a set.
+"""Attention over sets and over feature maps.
 
-*Set Transformer: A Framework for Attention-based Permutation-Invariant Neural Networks* (Lee et al. 2019), section 3,
-in the details as its authors' code has it, but for how learned members begin.
+`MAB`, `ISAB` and `PMA` are the blocks of *Set Transformer: A Framework for Attention-based Permutation-Invariant Neural
+Networks* (Lee et al. 2019), section 3. Details follow the authors' code, except for the initial values of learned
+members. `AttentivePooling` is from *Stacked Capsule Autoencoders*, section 2.2 and its supplement.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from torch.nn.functional import relu
 
 
 class MAB(nn.Module):
-    """Multihead attention block (eqs. 6 and 7): queries look at the members of a set.
+    """Multihead attention block (eqs. 6 and 7): attention from queries to the members of a set.
 
-    As in the authors' code, scores are divided by the root of the full width and not of a head's, and it is the
-    projected query that the answer is added to.
+    As in the authors' code, scores are divided by the square root of the full width, not of the width of a head, and
+    the residual connection adds the projected query.
 
     Shapes: queries [B, n, `queries`], members [B, m, `members`]; output [B, n, `width`].
     """
@@ -42,9 +43,10 @@ class MAB(nn.Module):
 
 
 class ISAB(nn.Module):
-    """Induced set attention block (eqs. 9 and 10): a few learned points look at the members, then these at them.
+    """Induced set attention block (eqs. 9 and 10): attention from a few learned points to the members, and back.
 
-    [B, n, `members`] to [B, n, `width`]. `deviation`: of the points at the start.
+    Shapes: input [B, n, `members`], output [B, n, `width`]. `deviation` is the initial standard deviation of the
+    points.
     """
 
     def __init__(self, members: int, width: int, heads: int, points: int, deviation: float) -> None:
@@ -60,10 +62,12 @@ class ISAB(nn.Module):
 
 
 class PMA(nn.Module):
-    """Pooling by multihead attention (eq. 11), [B, n, `width`] to [B, `seeds`, `width`].
+    """Pooling by multihead attention (eq. 11): attention from learned seeds to the members.
 
-    As in the authors' code, members are not put through a layer of their own before. `deviation`: of the seeds at the
-    start.
+    As in the authors' code, no layer is applied to the members before.
+
+    Shapes: input [B, n, `width`], output [B, `seeds`, `width`]. `deviation` is the initial standard deviation of the
+    seeds.
     """
 
     def __init__(self, width: int, heads: int, seeds: int, deviation: float) -> None:
@@ -76,6 +80,25 @@ class PMA(nn.Module):
         return answer
 
 
+class AttentivePooling(nn.Module):
+    """Features of each capsule, averaged over the places of a feature map by an attention map of its own.
+
+    A 1x1 convolution computes the features and the attention maps; a softmax over places normalises each map.
+
+    Shapes: input [B, K, h, w], output [B, `capsules`, `features`], float32.
+    """
+
+    def __init__(self, channels: int, capsules: int, features: int) -> None:
+        super().__init__()
+        self.capsules = capsules
+        self.layer = nn.Conv2d(channels, capsules * (features + 1), 1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        found = self.layer(maps).float().permute(0, 2, 3, 1).flatten(1, 2).unflatten(2, (self.capsules, -1))
+        attention = found[..., -1:].softmax(1)
+        return (found[..., :-1] * attention).sum(1)
+
+
 def _learned(number: int, width: int, deviation: float) -> nn.Parameter:
-    """Learned members, the same for every set: [1, number, width]."""
+    """Learned members that all sets share: [1, number, width]."""
     return nn.Parameter(deviation * torch.randn(1, number, width))

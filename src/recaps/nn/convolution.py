@@ -1,4 +1,4 @@
-"""Convolution with a faster weight gradient on CPUs, and padding as TensorFlow does it."""
+"""Convolution with a faster weight gradient on CPUs, and TensorFlow's `SAME` padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_input
 
-#: Numbers of unfolded input that are held at a time: 100 MB in bfloat16.
+#: Largest number of values of unfolded input in memory: 100 MB in bfloat16.
 CHUNK = 50_000_000
 
 
@@ -23,7 +23,8 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
         stride: along both axes.
 
     Returns:
-        [B, O, h, w], h = (H - k) // stride + 1. On a CPU under autocast in its precision; elsewhere plain `conv2d`.
+        [B, O, h, w] with h = (H - k) // stride + 1. Under autocast the result has autocast's precision. Devices other
+        than CPUs use `conv2d`.
     """
     kind = images.device.type
     if kind != "cpu":
@@ -36,9 +37,9 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
 
 
 def padded(images: Tensor, kernel: int, stride: int) -> Tensor:
-    """Images [B, C, H, W] with zeros around them so that a convolution gives ceil(H / stride) x ceil(W / stride).
+    """Pad images [B, C, H, W] with zeros so that a convolution returns ceil(H / stride) x ceil(W / stride) locations.
 
-    Where the number of rows or columns to be added is odd, the last side gets one more (TensorFlow's `SAME`).
+    If the number of added rows or columns is odd, the last side gets one more, as with TensorFlow's `SAME`.
     """
     height, width = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in images.shape[2:])
     around = (width // 2, width - width // 2, height // 2, height - height // 2)
@@ -46,14 +47,14 @@ def padded(images: Tensor, kernel: int, stride: int) -> Tensor:
 
 
 def size_after(pixels: int, kernel: int, stride: int, same: bool) -> int:
-    """Locations along an axis after a convolution, with `padded` images or as they are."""
+    """Number of locations along an axis after a convolution. `same`: the images are `padded`."""
     return -(-pixels // stride) if same else (pixels - kernel) // stride + 1
 
 
 class _Convolution(torch.autograd.Function):
-    """The weight's gradient as one matrix product of output gradient and unfolded input.
+    """Computes the weight gradient as one matrix product of the output gradient and the unfolded input.
 
-    The library's own takes twice as long for maps as small as 6x6 (oneDNN, bfloat16), and no less for 12x12.
+    The gradient of oneDNN takes twice as long for 6x6 maps in bfloat16, and as long or longer for 12x12 maps.
     """
 
     @staticmethod

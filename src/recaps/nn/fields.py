@@ -1,4 +1,4 @@
-"""Which input capsules an output capsule sees: convolutional fields, or everything at once."""
+"""Receptive fields of capsule layers: convolutional, or one that holds every input capsule."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 class Fields(NamedTuple):
     """Receptive fields of P output positions with n input capsules each.
 
-    Input capsules are numbered row by row, location by location, and at each location type by type.
+    Input capsules are numbered in the order row, column, type.
     """
 
     children: Tensor
-    """Numbers of the input capsules, int64 [P, n]; slots in the order row, column, type."""
+    """Indices of the input capsules, int64 [P, n]; slots in the order row, column, type."""
     inputs: int
-    """How many input capsules there are."""
+    """Number of input capsules."""
     height: int
     """Rows of output positions."""
     width: int
     """Columns of output positions."""
 
     def parents(self) -> Tensor:
-        """At how many positions each input capsule is seen: int64 [inputs]."""
+        """Number of positions whose field holds each input capsule: int64 [inputs]."""
         return self.children.flatten().bincount(minlength=self.inputs)
 
 
 def convolutional(height: int, width: int, types: int, kernel: int, stride: int) -> Fields:
-    """Square fields over height x width locations with so many types of capsules, without padding."""
+    """Square fields, without padding, over height x width locations with `types` capsules each."""
     numbers = torch.arange(height * width * types).view(height, width, types)
     windows = numbers.unfold(0, kernel, stride).unfold(1, kernel, stride)  # [h, w, types, k, k]
     children = windows.permute(0, 1, 3, 4, 2).flatten(2).flatten(0, 1)
@@ -37,5 +37,5 @@ def convolutional(height: int, width: int, types: int, kernel: int, stride: int)
 
 
 def everything(inputs: int) -> Fields:
-    """A single position that sees all input capsules."""
+    """A single position whose field holds all input capsules."""
     return Fields(torch.arange(inputs)[None], inputs, 1, 1)

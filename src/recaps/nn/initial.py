@@ -1,4 +1,4 @@
-"""Initial values as TensorFlow 1 drew them."""
+"""Initial values, drawn as TensorFlow 1 does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def truncated_normal(*shape: int, std: float, mean: float = 0.0) -> Tensor:
-    """Normal values, drawn again where they lie more than two standard deviations off."""
+    """Draw from a normal distribution truncated at two standard deviations from the mean."""
     return nn.init.trunc_normal_(torch.empty(*shape), mean, std, mean - 2 * std, mean + 2 * std)
 
 
 def initialise(module: Layer, std: float, bias: float = 0.1) -> Layer:
-    """Give `module` truncated normal weights and a constant bias, in place."""
+    """Set truncated normal weights and a constant bias in place, and return the module."""
     with torch.no_grad():
         module.weight.copy_(truncated_normal(*module.weight.shape, std=std))
         if module.bias is not None:

@@ -1,24 +1,27 @@
-"""Capsule layers."""
+"""Layers of capsule networks: primary capsules, votes and the decoder."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from recaps.nn.convolution import convolve, padded
-from recaps.nn.initial import initialise
+from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.squash import squash
 
 
 class PrimaryCapsules(nn.Module):
     """Convolutional capsules without routing: 9x9 kernels, stride 2.
 
-    The released code runs this layer through routing with one input capsule and one iteration. The softmax of all-zero
-    logits over the types is 1/types, so the convolution is divided by the number of types before the bias is added
-    (with leaky routing by one more).
+    The released code passes this layer through routing with one input capsule and one iteration. The softmax of
+    all-zero logits over the types gives 1/types. The convolution is therefore divided by the number of types (by one
+    more with leaky routing) before the bias is added.
 
-    Shapes: input [B, C, H, W], output [B, types * h * w, dim], order (type, row, column); h = (H - 9) // 2 + 1, or with
-    `same` padding ceil(H / 2).
+    Shapes: input [B, C, H, W]; output [B, types * h * w, dim] in the order type, row, column. h = (H - 9) // 2 + 1, or
+    ceil(H / 2) with `same` padding.
     """
 
     def __init__(self, channels: int, types: int, dim: int, same: bool = False, leaky: bool = False) -> None:
@@ -35,8 +38,53 @@ class PrimaryCapsules(nn.Module):
         return squash(poses.flatten(1, 3))
 
 
+class Votes(nn.Module):
+    """One matrix for each pair of input and output capsule: u_hat_{j|i} = W_ij u_i.
+
+    *Dynamic Routing Between Capsules*, eq. 2.
+
+    Shapes: input [B, I, d], output [B, I, J, D]; weight [I, d, J, D].
+    """
+
+    def __init__(self, inputs: int, input_dim: int, outputs: int, output_dim: int, std: float = 0.1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(truncated_normal(inputs, input_dim, outputs, output_dim, std=std))
+
+    def forward(self, capsules: Tensor) -> Tensor:
+        kind = capsules.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
+        votes: Tensor = _Votes.apply(capsules.to(dtype), self.weight.flatten(2).to(dtype))
+        return votes.unflatten(2, self.weight.shape[2:])
+
+
+class _Votes(torch.autograd.Function):
+    """[B, I, d] and [I, d, K] to [B, I, K]: one matrix product per input capsule, written in batch-major order.
+
+    By default, the batched product has the order [I, B, K]. Routing computes one matrix product per image and is five
+    times slower in that order. Transposing the result, the largest tensor of the model, costs more than computing it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, capsules: Tensor, weight: Tensor) -> Tensor:
+        by_capsule = capsules.transpose(0, 1).contiguous()
+        votes = torch.empty(*capsules.shape[:2], weight.shape[2], dtype=weight.dtype, device=weight.device)
+        torch.bmm(by_capsule, weight, out=votes.transpose(0, 1))
+        ctx.save_for_backward(by_capsule, weight)
+        return votes
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        by_capsule, weight = ctx.saved_tensors
+        gradient = gradient.transpose(0, 1)
+        return (
+            torch.bmm(gradient, weight.transpose(1, 2)).transpose(0, 1),
+            torch.bmm(by_capsule.transpose(1, 2), gradient),
+        )
+
+
 class Decoder(nn.Module):
-    """Fully connected decoder: ReLU layers, then a sigmoid per pixel.
+    """Fully connected decoder: hidden layers with ReLU, then a sigmoid for each pixel.
 
     Shapes: input [B, inputs], output [B, *image_shape].
     """

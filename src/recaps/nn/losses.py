@@ -1,4 +1,4 @@
-"""Losses that several papers share."""
+"""Losses, and the accuracy of class scores."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def margin_loss(
 
     Args:
         lengths: lengths of the class capsules, [B, classes].
-        labels: int64, [B], or [B, n] where n classes are present at once.
-        present: a present class should be at least this long.
-        absent: an absent class should be at most this long.
+        labels: int64, [B], or [B, n] if each image shows n classes.
+        present: lower margin m+ of the length of a present class.
+        absent: upper margin m- of the length of an absent class.
         weight: weight of the absent classes.
 
     Returns:
@@ -28,14 +28,14 @@ def margin_loss(
 
 
 def present_classes(labels: Tensor, classes: int) -> Tensor:
-    """Which classes are present: int64 [B] or [B, n] to int64 [B, classes], 1 for those."""
+    """Labels, int64 [B] or [B, n], to int64 [B, classes]: 1 for a present class, else 0."""
     return one_hot(labels.reshape(len(labels), -1), classes).amax(1)
 
 
 def right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Whether the highest scores are those of the labels: [B, classes] and [B] or [B, n] to bool [B].
+    """Return whether each image is classified correctly: [B, classes] and [B] or [B, n] to bool [B].
 
-    Of an image with n labels, the n highest scores must be theirs, in any order.
+    An image with n labels is correct if its labels have the n highest scores, in any order.
     """
     labels = labels.reshape(len(labels), -1)
     highest = scores.topk(labels.shape[1], dim=1).indices
@@ -48,10 +48,10 @@ def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
     Args:
         activations: of the class capsules, [B, classes].
         labels: int64, [B].
-        margin: by which the label's activation should exceed every other.
+        margin: the activation of the label should exceed every other by this much.
 
     Returns:
-        [B]: squared shortfalls, summed over the other classes.
+        [B]: sum of the squared shortfalls over the other classes.
     """
     own = activations.gather(1, labels.unsqueeze(1))
     shortfall = (margin - (own - activations)).clamp_min(0).square()
@@ -59,5 +59,5 @@ def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
 
 
 def summed_squared_error(reconstructions: Tensor, images: Tensor) -> Tensor:
-    """Squared error of each image, summed over its pixels: [B, ...], [B, ...] to [B]."""
+    """Sum of squared errors over the pixels of each image: [B, ...] and [B, ...] to [B]."""
     return (reconstructions - images).square().flatten(1).sum(1)

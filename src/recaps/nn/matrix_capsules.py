@@ -1,4 +1,4 @@
-"""Layers of capsules whose poses are 4x4 matrices."""
+"""Layers of capsules with 4x4 matrices as poses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ POSE = SIDE * SIDE
 
 
 class PrimaryMatrixCapsules(nn.Module):
-    """1x1 convolutions to poses and activations; poses are divided by their Frobenius norm.
+    """1x1 convolutions to poses and activations. Poses are divided by their Frobenius norm.
 
-    Shapes: input [B, channels, h, w]; poses [B, C, 16] and activations [B, C] of C = h * w * types capsules in the
-    order row, column, type.
+    Shapes: input [B, channels, h, w]; output poses [B, C, 16] and activations [B, C], where C = h * w * types. Capsules
+    have the order row, column, type.
     """
 
     def __init__(self, channels: int, types: int) -> None:
@@ -35,11 +35,10 @@ class PrimaryMatrixCapsules(nn.Module):
 
 
 class Transformations(nn.Module):
-    """A 4x4 matrix for every slot of a field and every type of output capsule, the same at all positions.
+    """One 4x4 matrix for each slot of a field and each type of output capsule, shared by all positions.
 
-    *Learning to compute inner consensus*, eq. 1: votes are W M / |W|_F. With `coordinates`, the place of each input
-    capsule, (index + 0.5) / number, is added to entries of its pose before: its row to the first, its column to the
-    second.
+    *Learning to compute inner consensus*, eq. 1: votes are W M / |W|_F. `places` [C, 16], if given, are added to the
+    poses first.
     """
 
     def __init__(self, fields: Fields, outputs: int, places: Tensor | None) -> None:
@@ -56,12 +55,13 @@ class Transformations(nn.Module):
         return self.weight / (norm + 1e-6)
 
     def placed(self, poses: Tensor) -> Tensor:
-        """Poses [B, C, 16] with their places."""
+        """Add the places to poses [B, C, 16]."""
         return poses if self.places is None else poses + self.places.to(poses.dtype)
 
 
 def places(height: int, width: int, types: int) -> Tensor:
-    """What coordinates add to the poses of height x width locations with some types of capsules: [C, 16]."""
+    """The coordinates that are added to poses, [C, 16]: (row + 0.5) / height to the first entry of the pose of each
+    capsule, (column + 0.5) / width to the second."""
     added = torch.zeros(height, width, types, POSE)
     added[..., 0] = ((torch.arange(height) + 0.5) / height)[:, None, None]
     added[..., 1] = ((torch.arange(width) + 0.5) / width)[None, :, None]

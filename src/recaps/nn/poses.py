@@ -1,8 +1,8 @@
-"""Poses: affine maps of the plane, and pictures drawn where poses put them.
+"""Poses: affine maps of the plane, and templates drawn at poses.
 
 A pose is a 2x3 matrix [..., 2, 3] that maps coordinates (x, y, 1) of a template or an object to those of the canvas. x
-points right and y down, from -1 to 1 between the outer edges of the picture; pixels are samples at their centres. Under
-the identity a template fills the canvas.
+points right and y down, from -1 to 1 between the outer edges of the picture. Pixels are samples at their centres. The
+identity makes a template fill the canvas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-#: The least size of a determinant that is divided by.
+from recaps.nn import kernels
+
+#: Smallest magnitude of a determinant in a division.
 SMALLEST = 1e-3
 
 
@@ -25,7 +27,7 @@ def compose(parent: Tensor, child: Tensor) -> Tensor:
 def inverse(pose: Tensor) -> Tensor:
     """The pose that undoes `pose`, [..., 2, 3].
 
-    A determinant nearer to zero than `SMALLEST` counts as that, with its own sign, so that gradients stay finite.
+    A determinant below `SMALLEST` in magnitude is set to `SMALLEST` with its own sign, so that gradients stay finite.
     """
     a, b, right, c, d, down = pose.flatten(-2).unbind(-1)
     determinant = a * d - b * c
@@ -35,11 +37,11 @@ def inverse(pose: Tensor) -> Tensor:
 
 
 def warp(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
-    """Templates drawn on a canvas, bilinear, zero around them.
+    """Draw templates on a canvas, with bilinear interpolation and zeros outside the template.
 
     Args:
-        templates: [J, C, h, w], the same for all images.
-        poses: template to canvas, [B, J, 2, 3].
+        templates: [J, C, h, w], shared by all images.
+        poses: poses that map template to canvas, [B, J, 2, 3].
         size: rows and columns of the canvas, (H, W).
 
     Returns:
@@ -47,8 +49,7 @@ def warp(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
     """
     kind = torch.promote_types(torch.promote_types(templates.dtype, poses.dtype), torch.float32)
     templates, back = templates.to(kind), inverse(poses.to(kind))
-    if templates.device.type == "cpu":
-        # Its compiler is loaded where it is needed only.
+    if kernels.available(templates):
         from recaps.nn.kernels.warp import fused_warp
 
         return fused_warp(templates, back, size)
@@ -64,11 +65,11 @@ def sampled(templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def rotated(images: Tensor, degrees: Tensor | float) -> Tensor:
-    """Images turned about their centre, counter-clockwise, bilinear, zero where nothing was.
+    """Rotate images counter-clockwise about their centre, with bilinear interpolation and zeros outside the image.
 
     Args:
         images: [B, C, H, W].
-        degrees: [B], or the same for all.
+        degrees: [B], or one angle for all images.
     """
     height, width = images.shape[2:]
     angle = torch.as_tensor(degrees, dtype=images.dtype, device=images.device).expand(len(images)) * (math.pi / 180)
@@ -79,7 +80,7 @@ def rotated(images: Tensor, degrees: Tensor | float) -> Tensor:
 
 
 def _places(back: Tensor, size: tuple[int, int]) -> Tensor:
-    """Which place of a template each pixel shows: canvas to template [..., 2, 3] to coordinates [..., H, W, 2]."""
+    """Template coordinates of each pixel of the canvas: poses from canvas to template [..., 2, 3] to [..., H, W, 2]."""
     across, down = (
         (2 * torch.arange(side, dtype=back.dtype, device=back.device) + 1) / side - 1 for side in reversed(size)
     )

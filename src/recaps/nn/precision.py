@@ -1,4 +1,4 @@
-"""Arithmetic where autocast would be too coarse."""
+"""Regions of float32 arithmetic."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from torch import Tensor
 
 
 def float32(values: Tensor) -> AbstractContextManager[None]:
-    """No autocast on the device of `values`, for what is too fine for bfloat16, such as poses and densities."""
+    """Disable autocast on the device of `values`. Poses and densities need more precision than bfloat16 has."""
     return torch.autocast(values.device.type, enabled=False)

@@ -1,8 +1,12 @@
-"""The capsules' non-linearity."""
+"""The capsules' non-linearity and its inverse."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+#: `unsquash` clamps lengths to between `TINY` and 1 - `EDGE`.
+TINY, EDGE = 1e-12, 1e-6
 
 
 def squash(vectors: Tensor, epsilon: float = 1e-8) -> Tensor:
@@ -22,3 +26,21 @@ def squash(vectors: Tensor, epsilon: float = 1e-8) -> Tensor:
         vectors = vectors.float()
     squared = vectors.square().sum(-1, keepdim=True) + epsilon
     return vectors * (squared.sqrt() / (1 + squared))
+
+
+def unsquash(vectors: Tensor) -> Tensor:
+    """Return the vectors that `squash` maps to `vectors`: sqrt(|x| / (1 - |x|)) x/|x|.
+
+    *Training products of expert capsules*, eq. 6. Zero stays zero. No squashed vector has a length of 1 or more; such a
+    vector gets a length of 1000. Computed in float32 at least.
+
+    Args:
+        vectors: [..., D], of lengths below 1.
+
+    Returns:
+        [..., D].
+    """
+    if vectors.element_size() < 4:
+        vectors = vectors.float()
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(TINY, 1 - EDGE)
+    return vectors / (length * (1 - length)).sqrt()

@@ -1,4 +1,4 @@
-"""The papers. Each is a folder here with a `paper.yaml`; no list names them."""
+"""The papers. Every folder here with a `paper.yaml` is a paper."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ FOLDER = Path(__file__).parent
 
 
 def names(folder: Path = FOLDER) -> list[str]:
-    """The papers that there are, in alphabetical order."""
+    """Return the names of all papers, in alphabetical order."""
     return sorted(file.parent.name for file in folder.glob("*/paper.yaml"))

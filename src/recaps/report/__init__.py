@@ -1,1 +1,1 @@
-"""Claims, the scorecard, the HTML report, and the project's published record."""
+"""Claims, scorecard, HTML report, published record, and the code that papers share to draw tables and figures."""

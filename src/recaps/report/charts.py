@@ -1,4 +1,4 @@
-"""Small drawings inside the page, as SVG text: where a value lies, and how a loss fell."""
+"""Small SVG drawings of the report: a value beside the published one, and training curves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Curve = Sequence[tuple[float, float]]
 
 
 def strip(published: float, tolerance: float, ours: float, interval: tuple[float, float] | None, label: str) -> Markup:
-    """The published value with its tolerance as a band, and ours with its interval, on one line.
+    """The published value with its tolerance as a band, and our value with its interval, on one line.
 
     Args:
-        label: what a screen reader says.
+        label: the text for screen readers.
     """
     width, height, margin = 150.0, 22.0, 6.0
     points = [published - tolerance, published + tolerance, ours, *(interval or ())]
@@ -38,7 +38,7 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
 
 
 def curves(series: Sequence[Curve], label: str) -> Markup:
-    """One line per run of (step, loss), on a logarithmic axis where all losses are positive."""
+    """One line of (step, loss) per run; the axis is logarithmic if all losses are positive."""
     width, height, left, bottom, top = 260.0, 130.0, 46.0, 18.0, 8.0
     series = [[point for point in curve if math.isfinite(point[1])] for curve in series]
     points = [point for curve in series for point in curve]
@@ -71,13 +71,13 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
 
 
 def _apart(high: float, low: float) -> tuple[str, str]:
-    """The ends of an axis with as few digits as tell them apart."""
+    """The ends of an axis with the fewest digits that distinguish them."""
     texts = [(f"{high:.{digits}g}", f"{low:.{digits}g}") for digits in range(3, 7)]
     return next((pair for pair in texts if pair[0] != pair[1]), ("", texts[0][1]))
 
 
 def thin(rows: Sequence[int], most: int) -> list[int]:
-    """At most `most` of the positions `rows`, evenly spread, with the first and the last."""
+    """At most `most` of the positions `rows`: evenly spread, including the first and the last."""
     if len(rows) <= most:
         return list(rows)
     step = (len(rows) - 1) / (most - 1)

@@ -1,4 +1,4 @@
-"""What the papers state: typed rows of each paper's `claims.yaml`."""
+"""The claims of the papers: typed rows of each paper's `claims.yaml`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+$")]
 
 
 class Measure(Section):
-    """Where our value of a claim is found: a row of `metrics.csv` for every seed."""
+    """The metric that measures a claim: rows of `metrics.csv`, one per seed."""
 
     variant: Name
     """A variant of the claim's paper."""
@@ -30,7 +30,7 @@ class Measure(Section):
 
 
 class _Claim(Section):
-    """What every kind of claim has."""
+    """The keys of every kind of claim."""
 
     id: Id
     """`<paper>/<table, figure or section>/<name>`."""
@@ -41,11 +41,11 @@ class _Claim(Section):
     unit: Unit = "percent"
     """Unit of the measured values."""
     reason: str
-    """Why the tolerance, the limits or the comparison are as they are: test-set size, seeds, rounding."""
+    """The reason for the tolerance, the limits or the comparison: test-set size, seeds, rounding."""
     note: str = ""
-    """How the paper is read here, where it leaves that open."""
+    """The reading, where the paper is ambiguous."""
     quoted: bool = False
-    """The paper quotes the value from other authors, and our pipeline measures it too."""
+    """Whether the paper quotes the value from other authors. Our pipeline measures it all the same."""
 
     @property
     def paper(self) -> str:
@@ -53,7 +53,7 @@ class _Claim(Section):
 
 
 class Printed(NamedTuple):
-    """A value that a paper prints, for its tables: all of a claim that a drawing may depend on."""
+    """A value that a paper prints. Tables and figures may depend on these parts of a claim and on no others."""
 
     variant: str
     """The variant that measures it."""
@@ -62,7 +62,11 @@ class Printed(NamedTuple):
     value: float
     """The printed value."""
     label: str
-    """What the paper calls it, where that is not the variant's title."""
+    """The name of its row in a table, if the paper has several rows for one variant."""
+    seeds: int | None
+    """Number of the authors' runs, if the paper reports it."""
+    sd: float | None
+    """Standard deviation over these runs."""
 
 
 class Number(_Claim):
@@ -73,18 +77,18 @@ class Number(_Claim):
     published: FiniteFloat
     """The printed value."""
     tolerance: FiniteFloat = Field(gt=0)
-    """Largest distance of our mean that still counts as the same value."""
+    """The largest distance of our mean that counts as the same value."""
     n: int | None = Field(None, ge=1)
     """Size of their test set."""
     seeds: int | None = Field(None, ge=2)
-    """Number of their runs, where they give more than one."""
+    """Number of their runs, if they report more than one."""
     sd: FiniteFloat | None = Field(None, ge=0)
-    """Standard deviation over their runs, where they give it."""
+    """Standard deviation over their runs, if they report it."""
     label: str = ""
-    """The name of its row in a table, where the paper has several for one variant."""
+    """The name of its row in a table, if the paper has several rows for one variant."""
     beside: Id | None = None
-    """Another number of the same paper. Where ours lies on the same side of it as theirs does, and the difference is
-    separated from 0, the direction holds."""
+    """The counterpart: another number of the same paper. The direction holds if our value lies on the same side of our
+    counterpart as in the paper, and the difference is separated from 0."""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -98,14 +102,14 @@ class Number(_Claim):
 
 
 class Ordering(_Claim):
-    """Values that come strictly one after the other."""
+    """Values in a strict order."""
 
     kind: Literal["ordering"]
     order: Literal["descending", "ascending"] = "descending"
-    """Of `measures`, from first to last."""
+    """The order of `measures`, from first to last."""
     measures: tuple[Measure, ...] = Field(min_length=2)
     published: tuple[FiniteFloat, ...] = ()
-    """The values in the same order, where the paper prints them."""
+    """The values in the same order, if the paper prints them."""
 
     @model_validator(mode="after")
     def _published_fits(self) -> Ordering:
@@ -119,16 +123,16 @@ class Ordering(_Claim):
 
 
 class Bound(_Claim):
-    """A value, or the difference of two, that stays at or within limits."""
+    """A value, or the difference of two values, within limits."""
 
     kind: Literal["bound"]
     measure: Measure
     minus: Measure | None = None
-    """Subtracted from `measure`: the limits are then on the difference."""
+    """Subtracted from `measure`; the limits then apply to the difference."""
     at_least: FiniteFloat | None = None
     at_most: FiniteFloat | None = None
     published: FiniteFloat | None = None
-    """The value itself, where the paper prints it."""
+    """The value itself, if the paper prints it."""
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -160,13 +164,13 @@ def read(file: Path) -> list[Claim]:
     values = read_yaml(file)
     rows = values.pop("claims", None)
     if values or not isinstance(rows, list):
-        raise UserError(f"{file}: one key is needed, 'claims', holding a list")
+        raise UserError(f"{file}: expected one key 'claims' that holds a list")
     claims: list[Claim] = [_claim(row, f"{file}: claim {place}") for place, row in enumerate(rows, start=1)]
     numbers: set[str] = set()
     seen: set[str] = set()
     for claim in claims:
         if claim.id in seen:
-            raise UserError(f"{file}: {claim.id}: this id is given twice; rename one")
+            raise UserError(f"{file}: {claim.id}: this id occurs twice; rename one")
         seen.add(claim.id)
         if isinstance(claim, Number):
             numbers.add(claim.id)
@@ -177,14 +181,17 @@ def read(file: Path) -> list[Claim]:
 
 
 def printed(file: Path) -> dict[str, Printed]:
-    """The printed values of a file of claims, by the claims' ids."""
+    """The printed values in a `claims.yaml`, by claim id."""
     numbers = [claim for claim in read(file) if isinstance(claim, Number)]
-    return {each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label) for each in numbers}
+    return {
+        each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label, each.seeds, each.sd)
+        for each in numbers
+    }
 
 
 def _claim(row: Any, where: str) -> Claim:
     if not isinstance(row, Mapping):
-        raise UserError(f"{where}: a mapping of keys to values is needed")
+        raise UserError(f"{where}: expected a mapping of keys to values")
     where = f"{where} ({row['id']})" if "id" in row else where
     kind = str(row.get("kind", ""))
     if kind not in KINDS:
@@ -193,7 +200,7 @@ def _claim(row: Any, where: str) -> Claim:
 
 
 def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper]) -> None:
-    """Raise a UserError for the first claim that names a variant which its paper does not have."""
+    """Raise a UserError for the first claim whose paper lacks a variant that it names."""
     for claim in claims:
         if claim.paper not in papers:
             raise UserError(f"claims: {claim.id}: there is no paper '{claim.paper}'{nearest(claim.paper, papers)}")

@@ -1,7 +1,7 @@
-"""A user's own run beside the project's published one, number by number.
+"""Compare your own results with the published ones, number by number.
 
-`python -m recaps.report.compare --scale desk` compares `results/desk` with `results/published/desk`: the papers that
-are in both.
+`python -m recaps.report.compare --scale desk` compares the papers that `results/desk` and `results/published/desk` have
+in common.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import pandas as pd
 
 from recaps.errors import UserError
 from recaps.report import statistics
-from recaps.report.measured import Measured, collect, finished_papers, read_metrics
+from recaps.report.measured import METRICS, Measured, collect, finished_papers, read_metrics
 from recaps.report.verdicts import format_value
+from recaps.workflow.layout import Layout
 
-#: Many numbers are compared at once, so a single one must be this unlikely before it counts as different.
+#: Below 0.05, because many numbers are compared at once.
 SIGNIFICANCE = 0.01
 
 SAME = "same"
@@ -32,16 +33,17 @@ ONLY_PUBLISHED = "only in published"
 
 
 def compare(results: Path, published: Path) -> pd.DataFrame:
-    """Return one row per metric of either side, with the difference, its p-value and a finding.
+    """Compare the papers that both sides have.
 
-    Only papers that both sides have are compared.
+    Returns:
+        A row per metric of either side, with the difference, its p-value and a finding.
 
     Raises:
         UserError: either side has no metrics, or they have no paper in common.
     """
     for folder in (results, published):
         if not finished_papers(folder):
-            raise UserError(f"{folder}: no papers/*/metrics.csv; finish a run of this scale first")
+            raise UserError(f"{folder}: no {METRICS}; finish a run of this scale first")
     common = [name for name in finished_papers(published) if name in finished_papers(results)]
     if not common:
         raise UserError(f"{results} and {published} have no paper in common ({'; '.join(missing(results, published))})")
@@ -51,14 +53,14 @@ def compare(results: Path, published: Path) -> pd.DataFrame:
 
 
 def missing(results: Path, published: Path) -> list[str]:
-    """A line for each side that has papers which the other has not."""
+    """One line for each side that has papers which the other side lacks."""
     sides = ((ONLY_YOURS, results, published), (ONLY_PUBLISHED, published, results))
     only = [(side, set(finished_papers(one)) - set(finished_papers(other))) for side, one, other in sides]
     return [f"not compared, {side}: {', '.join(sorted(names))}" for side, names in only if names]
 
 
 def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
-    return collect(read_metrics([Path(folder) / "papers" / name / "metrics.csv" for name in names]))
+    return collect(read_metrics(Layout(Path(folder)).metrics(name)[0] for name in names))
 
 
 def _row(key: tuple[str, str, str], yours: Measured | None, theirs: Measured | None) -> dict[str, object]:
@@ -95,7 +97,7 @@ def _text(measured: Measured | None) -> str:
 
 
 def summary(table: pd.DataFrame) -> str:
-    """One line: how many numbers differ, and how many could not be told."""
+    """One line with the number of metrics for each finding."""
     counts = table["finding"].value_counts()
     others = (SAME, WITHIN, UNKNOWN, OTHER_DATA, ONLY_YOURS, ONLY_PUBLISHED)
     parts = [f"{counts[finding]} {finding}" for finding in others if finding in counts]
@@ -106,7 +108,7 @@ def summary(table: pd.DataFrame) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m recaps.report.compare", description="Your own run beside the published one."
+        prog="python -m recaps.report.compare", description="Compare your own results with the published ones."
     )
     parser.add_argument("--scale", required=True, help="the scale to compare, e.g. desk")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print("Mean ± standard deviation (seeds). With one seed on a side, only the finite test set is counted there.")
+    print("Mean ± standard deviation (number of seeds). With one seed, only the uncertainty of the test set counts.")
     print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     print(summary(table))
     for line in missing(yours, published):

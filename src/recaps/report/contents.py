@@ -1,4 +1,4 @@
-"""What the report shows of a paper: its tables, figures and runs, read from the files of one scale."""
+"""The tables, figures and runs that the report shows, read from the files of one scale."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report import charts
 from recaps.report.measured import Record
+from recaps.workflow import layout
+from recaps.workflow.layout import Layout
 
-#: Larger data files are linked, not put into the page.
+#: Bytes: the page links a larger data file instead of embedding it.
 MOST_EMBEDDED = 200_000
+#: Points of a training curve.
 MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as the page shows it."""
+    """One run, as the page shows it."""
 
     record: Record
     folder: str
@@ -54,16 +57,16 @@ class Figure:
 
     @property
     def broad(self) -> bool:
-        """Whether it needs the whole width of the page."""
+        """Whether the figure needs the whole width of the page."""
         return self.width >= 1000 and self.width > 1.7 * self.height
 
 
-def read_table(folder: Path, name: str, output: Output) -> Table | None:
-    """Return a table, rounded as its Markdown is, or None where there is none."""
-    file = folder / f"{name}.csv"
-    if not file.exists():
+def read_table(files: Layout, paper: str, name: str, output: Output) -> Table | None:
+    """Return a table, rounded as in its Markdown file, or None if it was not made."""
+    data, text, _ = files.table(paper, name)
+    if not data.exists():
         return None
-    lines = file.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    lines = text.read_text(encoding="utf-8").splitlines()
     columns, _, *rows = (line[2:-2].split(" | ") for line in lines if line.startswith("| "))
     return Table(
         name=name,
@@ -71,22 +74,21 @@ def read_table(folder: Path, name: str, output: Output) -> Table | None:
         columns=columns,
         rows=rows,
         numeric=[_is_numeric([row[place] for row in rows]) for place in range(len(columns))],
-        data=_link(file, f"papers/{folder.name}/{file.name}"),
+        data=_link(data, files),
     )
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
-    """Whether every filled cell starts with a number, as in `90.12`, `99 %`, `97.2 ± 0.1`."""
+    """Whether every non-empty cell starts with a number, as in `90.12`, `99 %`, `97.2 ± 0.1`."""
     filled = [cell for cell in column if cell.strip()]
     return bool(filled) and all(cell.lstrip("<>≥≤±-+ ")[:1].isdigit() for cell in filled)
 
 
-def read_figure(folder: Path, name: str, output: Output) -> Figure | None:
-    """Return a figure with its data, or None where there is none."""
-    image = folder / f"{name}.png"
+def read_figure(files: Layout, paper: str, name: str, output: Output) -> Figure | None:
+    """Return a figure with its data, or None if it was not made."""
+    _, image, data = files.figure(paper, name)
     if not image.exists():
         return None
-    data = folder / f"{name}.csv"
     width, height = _png_size(image)
     return Figure(
         name=name,
@@ -94,12 +96,12 @@ def read_figure(folder: Path, name: str, output: Output) -> Figure | None:
         image=_embedded(image, "image/png"),
         width=width,
         height=height,
-        data=_link(data, f"papers/{folder.name}/{data.name}") if data.exists() else "",
+        data=_link(data, files) if data.exists() else "",
     )
 
 
 def _png_size(file: Path) -> tuple[int, int]:
-    """Width and height in pixels, from the header."""
+    """Width and height in pixels, from the file's header."""
     with open(file, "rb") as stream:
         head = stream.read(24)
     if len(head) < 24 or head[:8] != b"\x89PNG\r\n\x1a\n":
@@ -108,35 +110,36 @@ def _png_size(file: Path) -> tuple[int, int]:
     return width, height
 
 
-def _link(file: Path, relative: str) -> str:
-    return _embedded(file, "text/csv") if file.stat().st_size <= MOST_EMBEDDED else relative
+def _link(file: Path, files: Layout) -> str:
+    small = file.stat().st_size <= MOST_EMBEDDED
+    return _embedded(file, "text/csv") if small else file.relative_to(files.folder).as_posix()
 
 
 def _embedded(file: Path, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"
 
 
-def read_runs(project: Project, paper: str, variant: str, root: Path) -> list[Run]:
+def read_runs(project: Project, paper: str, variant: str, files: Layout) -> list[Run]:
     """Return the finished runs of a variant."""
     found = []
     for seed in project.seeds:
-        folder = f"runs/{paper}/{variant}/seed-{seed}"
-        if not (root / folder / "record.json").exists():
+        run = files.run(paper, variant, seed)
+        if not (run / "record.json").exists():
             continue
-        heads = _evaluations(project.papers[paper].variants[variant], root / folder / "heads")
-        history = _history(root / folder / "history.csv")
-        found.append(Run(read_json(root / folder / "record.json"), folder, heads, history))
+        heads = _evaluations(project.papers[paper].variants[variant], run)
+        folder = run.relative_to(files.folder).as_posix()
+        found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv")))
     return found
 
 
-def read_timings(paper: Paper, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Return the timings of a paper that were made, by name."""
-    files = {name: folder / "timings" / f"{name}.json" for name in paper.timings}
-    return {name: read_json(file) for name, file in files.items() if file.exists()}
+def read_timings(files: Layout, name: str, paper: Paper) -> dict[str, Mapping[str, Any]]:
+    """Return the finished timings of a paper, by name."""
+    made = {timing: files.timing(name, timing) for timing in paper.timings}
+    return {timing: read_json(file) for timing, file in made.items() if file.exists()}
 
 
-def _evaluations(variant: Variant, folder: Path) -> list[Mapping[str, Any]]:
-    files = [folder / f"{head}-{protocol}.json" for head, protocols in variant.heads.items() for protocol in protocols]
+def _evaluations(variant: Variant, run: Path) -> list[Mapping[str, Any]]:
+    files = [layout.head(run, head, protocol) for head, protocols in variant.heads.items() for protocol in protocols]
     return [read_json(file) for file in files if file.exists()]
 
 

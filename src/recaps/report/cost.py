@@ -1,4 +1,4 @@
-"""What a cluster's GPUs were asked for and what they did, from the run records."""
+"""GPU-hours that a cluster reserved and that trainings used, from the run records."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ HOUR = 3600
 
 
 def summary(files: Iterable[str | Path]) -> str:
-    """GPU-hours of trainings by paper, as a table of lines; empty if no run was given a GPU by a cluster.
+    """GPU-hours of trainings by paper, as lines of text; empty if no run had a GPU of a cluster.
 
-    Asked: GPUs times the time limit, of each start that reached a checkpoint. Used: time in training steps.
+    Asked: GPUs times the time limit, for each start that reached a checkpoint. Used: time in training steps.
     """
-    from recaps.report.measured import read_records  # imports pandas, which the start of a workflow need not wait for
+    from recaps.report.measured import read_records  # imports pandas, which would slow down the start of every workflow
 
     rows: dict[str, list[float]] = {}
     for run in read_records(file for file in map(Path, files) if file.exists()):

@@ -1,4 +1,4 @@
-"""From a paper's functions to files: tables as CSV, Markdown and LaTeX, figures as PDF, PNG and the data they draw."""
+"""Write a paper's metrics, its tables (CSV, Markdown, LaTeX) and its figures (PDF, PNG, and their data as CSV)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STYLE = Path(__file__).with_name("recaps.mplstyle")
 
 
 def table(name: str, results: Results, folder: Path) -> None:
-    """Write table `name` of a paper to `folder` as CSV (numbers), Markdown and LaTeX (rounded, with a heading)."""
+    """Write a paper's table to `folder`: CSV with all digits, Markdown and LaTeX rounded and with a heading."""
     values: pd.DataFrame = _function(results.name, "tables", name)(results)
     output = results.paper.tables[name]
     title = f"{output.title} [{STAND_IN}]" if results.stand_in else output.title
@@ -36,7 +36,7 @@ def table(name: str, results: Results, folder: Path) -> None:
 
 
 def figure(name: str, results: Results, folder: Path) -> None:
-    """Write figure `name` of a paper to `folder` as PDF and PNG, and the data that it draws as CSV."""
+    """Write a paper's figure to `folder` as PDF and PNG, and the data that it shows as CSV."""
     with plt.style.context(_STYLE):
         drawing, data = _function(results.name, "figures", name)(results)
         if results.stand_in:
@@ -48,10 +48,10 @@ def figure(name: str, results: Results, folder: Path) -> None:
 
 
 def metrics(results: Results, folder: Path) -> None:
-    """Write `metrics.csv`, every number that was measured for a paper, a row per variant, seed and metric; and
-    `metrics.npz`, the arrays that its figures draw besides those of single runs.
+    """Write a paper's `metrics.npz` and `metrics.csv` to `folder`.
 
-    The arrays come first, so that metrics may be computed from them.
+    `metrics.npz` holds the arrays of the paper's function `arrays`, if it has one. They are written first, so that the
+    metrics can be computed from them. `metrics.csv` has one row per variant, seed and metric.
     """
     module = importlib.import_module(f"recaps.papers.{results.name}.metrics")
     npz.save(folder / METRICS_FILES[1], module.arrays(results) if hasattr(module, "arrays") else {})
@@ -62,7 +62,7 @@ def metrics(results: Results, folder: Path) -> None:
 
 
 def markdown(values: pd.DataFrame) -> str:
-    """A Markdown table; two decimals, none in rows of the unit `count`, empty cells for what is missing."""
+    """A Markdown table with two decimals, or none in rows of unit `count`; missing values are empty cells."""
     shown = _rounded(values)
     rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
     return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
@@ -109,9 +109,9 @@ def _cell(value: Any, form: str = ".2f") -> str:
 
 
 def _warn(drawing: Figure) -> None:
-    """Say above all that is drawn that the data are stand-ins."""
+    """Print a warning about stand-in data above the figure."""
     drawing.draw_without_rendering()
-    # Everything stays where it is now: a legend would move to the edge of the picture that is saved, beside the line.
+    # Freeze the layout: a legend outside the axes would move to the edge of the larger picture, beside the warning.
     drawing.set_layout_engine("none")
     for legend in drawing.legends:
         legend.set_bbox_to_anchor((0, 0, 1, 1), drawing.transFigure)
@@ -121,17 +121,17 @@ def _warn(drawing: Figure) -> None:
 
 
 def _save(drawing: Figure, file: Path) -> None:
-    # No date in the file: the same data give the same bytes.
+    # Without a date in the file, the same data give the same bytes.
     metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
     with io.atomic(file) as temporary:
         drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
 
 
 def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
-    """The function of a paper's `tables` or `figures` that makes one: `table_1` makes `table-1`."""
+    """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
     module = importlib.import_module(f"recaps.papers.{paper}.{kind}")
     function: Callable[[Results], Any] | None = getattr(module, name.replace("-", "_"), None)
     if function is None:
         known = [each.replace("_", "-") for each in vars(module) if re.fullmatch(r"(table|figure)_\d+", each)]
-        raise UserError(f"{module.__file__}: no {name.replace('-', '_')} for '{name}'{nearest(name, known)}")
+        raise UserError(f"{module.__file__}: no function {name.replace('-', '_')} for '{name}'{nearest(name, known)}")
     return function

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page, a pure function of the files of one scale."""
+"""The report: one self-contained HTML page, made from the files of one scale and the papers' READMEs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from recaps.report import charts, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
 from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value, readable
+from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
-#: Symbol and CSS class of a verdict; the words stand beside them, so colour is never alone.
+#: The part of a paper's README that the page shows.
+READINGS = "How it is read here"
+#: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
 BADGES = {
     REPRODUCED: ("✓", "good"),
     DIRECTION: ("↗", "fair"),
@@ -49,22 +52,23 @@ class Section:
     runs: Sequence[Run]
     curves: Sequence[tuple[str, Markup]]
     timings: Mapping[str, Mapping[str, Any]]
+    readings: Markup
 
 
-def build(project: Project, root: Path, out: Path, *, readings: Path | None = None) -> None:
+def build(project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path] | None = None) -> None:
     """Write the page `out`.
 
     Args:
-        project: what was asked for: papers, variants, seeds, tables and figures, with titles and captions.
-        root: the folder `results/<scale>`; what is absent there is named as missing on the page.
-        readings: a Markdown file on what the papers leave open, where there is one.
+        project: the papers, variants, seeds, tables and figures to show, with titles and captions.
+        root: the folder `results/<scale>`; the page lists the tables and figures that are missing there.
+        readmes: the README of each paper, by name; the page shows its section "How it is read here".
 
     Raises:
         UserError: the scorecard is missing.
     """
-    root = Path(root)
-    card = scorecard.load(root / "scorecard.csv")
-    papers = [_section(project, name, root, card) for name in project.papers]
+    files, pages = Layout(Path(root)), readmes or {}
+    card = scorecard.load(files.scorecard()[0])
+    papers = [_section(project, name, files, card, pages.get(name)) for name in project.papers]
     records = [run.record for paper in papers for run in paper.runs]
     page = {
         "scale": project.config.scale,
@@ -74,7 +78,6 @@ def build(project: Project, root: Path, out: Path, *, readings: Path | None = No
         "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
         "total": len(card),
         "papers": papers,
-        "readings": _markdown(readings) if readings and Path(readings).exists() else None,
         "limitations": _limitations(project, card, records),
         "command": _command(project),
     }
@@ -97,13 +100,12 @@ def _command(project: Project) -> str:
     return f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
 
 
-def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Section:
+def _section(project: Project, name: str, files: Layout, card: pd.DataFrame, readme: Path | None) -> Section:
     paper = project.papers[name]
-    folder = root / "papers" / name
-    tables = [table for key, output in paper.tables.items() if (table := read_table(folder, key, output))]
-    figures = [figure for key, output in paper.figures.items() if (figure := read_figure(folder, key, output))]
+    tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output))]
+    figures = [figure for key, output in paper.figures.items() if (figure := read_figure(files, name, key, output))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
-    runs = {variant: read_runs(project, name, variant, root) for variant in paper.variants}
+    runs = {variant: read_runs(project, name, variant, files) for variant in paper.variants}
     return Section(
         name=name,
         paper=paper,
@@ -114,12 +116,13 @@ def _section(project: Project, name: str, root: Path, card: pd.DataFrame) -> Sec
         left_out=str(project.left_out[name]) if name in project.left_out else "",
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
-        timings=read_timings(paper, folder),
+        timings=read_timings(files, name, paper),
+        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup(""),
     )
 
 
 def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:
-    """A scorecard row with what the template needs beside it: symbol, drawing, texts of numbers."""
+    """A scorecard row with its symbol, its drawing and its numbers as text, for the template."""
     interval = None if math.isnan(row["interval_low"]) else (row["interval_low"], row["interval_high"])
     symbol, style = BADGES[row["verdict"]]
     drawing = Markup("")
@@ -143,7 +146,7 @@ def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:
 
 
 def _published(row: pd.Series, paper: Paper) -> str:
-    """What the paper states; variants that stand for its numbers have their titles."""
+    """The published value as text; names of variants are replaced by their titles."""
     names = re.split("( [<>] )", row["published"])
     if all(name in paper.variants for name in names[::2]):
         return "".join(paper.variants[name].title if name in paper.variants else name for name in names)
@@ -164,7 +167,7 @@ def _curves(variant: str, runs: Sequence[Run]) -> Markup:
 
 
 def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]:
-    """What the head of the page says about the whole: from the records, so that the page depends on files only."""
+    """The facts at the top of the page, all from the configuration and the run records."""
     commits = _several(f"{git.get('commit') or 'unknown'}"[:12] for git in (run.get("git", {}) for run in records))
     if dirty(records):
         commits += " with uncommitted changes"
@@ -184,19 +187,19 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
 
 
 def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]) -> list[str]:
-    """What a reader must know before believing a number, as far as files tell it."""
+    """Reasons for caution that can be computed from the files."""
     found = []
     if project.scale.stand_in or stand_in(records):
-        found.append("Made of stand-in data that ships with a dependency: the numbers show only that everything runs.")
+        found.append("Made from stand-in data: the numbers only show that the workflow runs.")
     used = {name.split("/")[0] for paper in project.papers.values() for name in paper.used_sets}
     for name in sorted(used):
         if (other := project.dataset(name)) != name:
-            found.append(f"The set {name} was replaced by {other}: not the data that the papers used.")
+            found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
     found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
     if len(project.seeds) == 1:
         found.append(
-            "One seed per variant: no interval, and no spread over trainings. Orderings are separated on the test "
-            "images only; another seed may decide otherwise."
+            "One seed per variant: there are no intervals, and the spread over seeds is unknown. Tests of orderings "
+            "count the test images only; another seed may give another order."
         )
     shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
     if shorter:
@@ -205,11 +208,9 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     if not_run:
         found.append(f"{not_run} of {len(card)} claims have no measured value at this scale.")
     if dirty(records):
-        found.append(
-            "Some runs were made from a working tree with uncommitted changes: the commit alone is not the code."
-        )
+        found.append("Some runs were made with uncommitted changes, so their commit does not identify their code.")
     if len({run.get("git", {}).get("commit") for run in records}) > 1:
-        found.append("Runs come from several commits; each run's record names its own.")
+        found.append("The runs come from several commits; each run's record names its commit.")
     return found
 
 
@@ -225,52 +226,45 @@ def _several(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
-def _markdown(file: Path) -> Markup:
-    """Markdown without raw HTML, images and links to other files, its headings below the page's own."""
+def _readme_section(text: str, heading: str) -> Markup:
+    """The section of a Markdown file below a heading, without raw HTML, images and links to other files."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     renderer.add_render_rule("code_inline", _breakable)
-    tokens = renderer.parse(Path(file).read_text(encoding="utf-8"))
-    if tokens and tokens[0].tag == "h1":
-        tokens = tokens[3:]
-    _label(tokens)
+    tokens = _below(renderer.parse(text), heading)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
         elif token.type == "inline":
             token.children = _without_files(token.children or [])
     html = renderer.renderer.render(tokens, renderer.options, {})
-    html = html.replace("<table>", '<div class="wide" tabindex="0"><table class="stacked">')
+    html = html.replace("<table>", '<div class="wide" tabindex="0"><table>')
     return Markup(html.replace("</table>", "</table></div>"))
 
 
-def _label(tokens: Sequence[Token]) -> None:
-    """Give every cell of a table its column's heading, for narrow screens."""
-    heads: list[str] = []
-    for place, token in enumerate(tokens):
-        if token.type == "thead_open":
-            heads = []
-        elif token.type == "th_open":
-            heads.append(tokens[place + 1].content)
-        elif token.type == "tr_open":
-            columns = iter(heads)
-        elif token.type == "td_open":
-            token.attrSet("data-label", next(columns))
+def _below(tokens: Sequence[Token], heading: str) -> list[Token]:
+    """The tokens between a heading and the next one of the same or a higher level; none if there is no such heading."""
+    starts = [place for place, token in enumerate(tokens) if token.type == "heading_open"]
+    for place in starts:
+        if tokens[place + 1].content == heading:
+            later = (other for other in starts if other > place and tokens[other].tag <= tokens[place].tag)
+            return list(tokens[place + 3 : next(later, len(tokens))])
+    return []
 
 
 def _without_files(tokens: Sequence[Token]) -> list[Token]:
-    """Links lead into the page or to the web; of others the text stays."""
+    """Links to the web stay; other links are replaced by their text."""
     kept: list[Token] = []
     drop = False
     for token in tokens:
         if token.type == "link_open":
-            drop = not str(token.attrs["href"]).startswith(("#", "https://", "http://"))
+            drop = not str(token.attrs["href"]).startswith(("https://", "http://"))
         if not (drop and token.type in ("link_open", "link_close")):
             kept.append(token)
     return kept
 
 
 def _breakable(_: object, tokens: Sequence[Token], place: int, *others: object) -> str:
-    """Code that breaks after dots and underscores, not inside words."""
+    """Inline code with line breaks allowed after dots and underscores."""
     text = re.sub(r"([._]+)", r"\1<wbr>", str(escape(tokens[place].content)))
     return f"<code>{text}</code>"
 

@@ -1,4 +1,4 @@
-"""What was measured: the metrics of a finished scale, by claim, and the records of its runs."""
+"""The metrics of a finished scale and the records of its runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pandas as pd
 
 from recaps.errors import UserError
 from recaps.io import read_json
-from recaps.report.statistics import Estimate, deviation, over_seeds, proportion_error
+from recaps.report.statistics import Estimate, over_seeds, proportion_error, sd
+from recaps.workflow.layout import Layout
 
-#: One row per variant, seed and metric. Optional besides: `se` (standard error of the value over the test images)
-#: and `measured_on` (the resolved set, e.g. `affnist-generated/test`).
+#: One row per variant, seed and metric. Optional columns: `se` (standard error of the value over the test images) and
+#: `measured_on` (the set that was used, e.g. `affnist-generated/test`).
 COLUMNS = ("paper", "variant", "seed", "metric", "value", "n", "unit", "stand_in")
+
+#: The metrics of all papers, below the folder of a scale.
+METRICS = str(Layout(Path()).metrics("*")[0])
 
 Record = Mapping[str, Any]
 
@@ -31,7 +35,7 @@ class Measured:
     unit: str
     stand_in: bool
     test_error: float | None
-    """Standard error of one value that comes from the finite test set; None where unknown."""
+    """Standard error of one value over the finite test set; None if unknown."""
     measured_on: str
 
     @property
@@ -40,16 +44,16 @@ class Measured:
 
     @property
     def sd(self) -> float:
-        return deviation(self.values)
+        return sd(self.values)
 
 
 def finished_papers(folder: Path) -> list[str]:
     """The papers that have metrics in the folder of a scale."""
-    return [file.parent.name for file in sorted(Path(folder).glob("papers/*/metrics.csv"))]
+    return [file.parent.name for file in sorted(Path(folder).glob(METRICS))]
 
 
 def read_metrics(files: Iterable[Path]) -> pd.DataFrame:
-    """Return the rows of all `metrics.csv` files; values that are not finite are left out.
+    """Return the rows of all `metrics.csv` files, without values that are not finite.
 
     Raises:
         UserError: a file is missing or is not a table of metrics.
@@ -62,7 +66,7 @@ def _read(file: Path) -> pd.DataFrame:
         frame = pd.read_csv(file, dtype={"paper": str, "variant": str, "metric": str, "unit": str, "stand_in": str})
         frame["value"] = pd.to_numeric(frame["value"])
     except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     except (KeyError, ValueError, pd.errors.ParserError) as error:
         raise UserError(f"{file}: not a table of metrics ({' '.join(str(error).split())})") from error
     missing = [column for column in COLUMNS if column not in frame]
@@ -73,7 +77,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def collect(metrics: pd.DataFrame) -> dict[tuple[str, str, str], Measured]:
-    """Return every metric under its (paper, variant, metric)."""
+    """Return every metric, by (paper, variant, metric)."""
     groups = metrics.sort_values("seed", kind="stable").groupby(["paper", "variant", "metric"], sort=False)
     return {(str(key[0]), str(key[1]), str(key[2])): _measured(rows) for key, rows in groups}
 
@@ -98,7 +102,11 @@ def _measured(rows: pd.DataFrame) -> Measured:
 
 
 def read_records(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """Return the run records; a file that is not one is refused with a UserError."""
+    """Return the run records.
+
+    Raises:
+        UserError: a file is missing or is not the record of a run.
+    """
     records = []
     for file in files:
         record = read_json(Path(file))

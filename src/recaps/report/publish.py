@@ -1,10 +1,9 @@
-"""The project's own record: what is kept in git of finished papers, a few MB for each scale, without weights.
+"""The published record: what git keeps of finished papers, a few MB per scale, without weights.
 
-`python -m recaps.report.publish --scale desk` copies the papers in `results/desk` to `results/published/desk`; with
-`--papers discriminative` that one alone. The record of other papers stays as it is, so that papers can be run and
-published one after the other and on different machines. The published scorecard is computed anew from the published
-metrics and run records of all of them. What was run without a data set that could not be had is published with
-`--without` and its name, and the record says so.
+`python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`;
+`--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
+one at a time and on different machines. The published scorecard is recomputed from the published metrics and run
+records of all papers. If a run left out a data set, name the set with `--without`; the record then names it too.
 """
 
 from __future__ import annotations
@@ -14,31 +13,33 @@ import csv
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recaps.config.load import load
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut
-from recaps.digests import digest_of
 from recaps.errors import UserError, nearest
-from recaps.io import read_json, write_json
+from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER
 from recaps.report import scorecard
 from recaps.report.charts import thin
-from recaps.report.measured import Record, dirty, finished_papers, read_metrics, read_records, stand_in
+from recaps.report.measured import METRICS, Record, dirty, finished_papers, read_metrics, read_records, stand_in
+from recaps.workflow.layout import METRICS_FILES, Layout
 
-#: A figure's data is kept up to this size.
+#: Bytes: a larger data file of a figure is left out.
 MOST_DATA = 200_000
 #: Rows kept of a run's history, besides those with a test error.
 MOST_ROWS = 200
-#: Everything together.
+#: Bytes of the whole record of a scale.
 MOST_BYTES = 10_000_000
 
 MANIFEST = "MANIFEST.json"
-OF_OUTPUT = ("csv", "md", "png")
+OF_OUTPUT = (".csv", ".md", ".png")
 OF_RUN = ("record.json", "config.json", "history.csv", "heads/*.json")
+#: Paths relative to the folder of a scale.
+FILES = Layout(Path())
 
 
 def publish(
@@ -50,21 +51,21 @@ def publish(
     without: Sequence[str] = (),
     allow_dirty: bool = False,
 ) -> dict[str, Any]:
-    """Replace the record of `papers` in the folder `published` by that of the finished ones in `results`.
+    """Replace the record of `papers` in the folder `published` by their results in the folder `results`.
 
     Args:
         results: the folder of a scale.
-        config: the folder of the configuration: what makes a paper complete, and the claims for the scorecard.
-        papers: all that are in `results` where none are named.
-        without: data sets that the run went without.
+        config: the folder that holds `scales/`.
+        papers: the papers to publish; all finished ones if empty.
+        without: data sets that the run left out.
 
     Returns:
-        The manifest: commits of every paper and what it goes without, large files left out, and the checksum of every
+        The manifest: commits and left-out data sets of every paper, large files left out, and the checksum of every
         file.
 
     Raises:
-        UserError: a paper is unfinished, made of stand-ins, made from uncommitted changes, or too large; `published`
-            is then as it was.
+        UserError: a paper is unfinished, uses stand-in data or uncommitted changes, or is too large. `published` is
+            then unchanged.
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
@@ -82,17 +83,17 @@ def publish(
         _check_size(building)
         _swap(building, published)
     except OSError as error:
-        raise UserError(f"{published}: cannot be written ({error.strerror}); it is as it was") from error
+        raise UserError(f"{published}: cannot be written ({error.strerror}); it is unchanged") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return manifest
 
 
 def _choose(results: Path, papers: Sequence[str]) -> list[str]:
-    """The papers to publish; those that are named must be in `results`."""
+    """The papers to publish; every named one must be finished."""
     there = finished_papers(results)
     if not there:
-        raise UserError(f"{results}: no finished paper (no papers/*/metrics.csv); {_finish(results)}")
+        raise UserError(f"{results}: no finished paper (no {METRICS}); {_finish(results)}")
     for name in papers:
         if name not in there:
             raise UserError(f"{results}: no finished paper '{name}'{nearest(name, there)}; {_finish(results)}")
@@ -104,46 +105,54 @@ def _finish(results: Path) -> str:
 
 
 def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, allow_dirty: bool) -> None:
-    """Refuse a paper that must not be published."""
-    folder = results / "papers" / name
+    """Raise a UserError if a paper must not be published."""
+    files = Layout(results)
+    folder = files.paper(name)
     for variant in paper.variants:
-        if not list(results.glob(f"runs/{name}/{variant}/seed-*")):
-            how = f"if its data set cannot be had, name that with --without; else {_finish(results)}"
+        if not _runs(results, name, [variant]):
+            how = f"if its data set is not available, name the set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
-    for output in paper.outputs:
-        if not (folder / f"{output}.csv").exists():
-            raise UserError(f"{folder / output}.csv: not made yet; {_finish(results)}")
-    for run in _runs(results, name, paper):
+    for file in _drawn(files, name, paper):
+        if file.suffix == ".csv" and not file.exists():
+            raise UserError(f"{file}: not made yet; {_finish(results)}")
+    runs = _runs(results, name, paper.variants)
+    for run in runs:
         if not (run / "record.json").exists():
             raise UserError(f"{run}: an unfinished run; {_finish(results)}")
-    records = read_records(run / "record.json" for run in _runs(results, name, paper))
-    metrics = read_metrics([folder / "metrics.csv"])
+    records = read_records(run / "record.json" for run in runs)
+    metrics = read_metrics(files.metrics(name)[:1])
     known = {(run["variant"], int(run["seed"])) for run in records}
     for variant, seed in metrics[["variant", "seed"]].drop_duplicates().itertuples(index=False):
         if left_out and variant in left_out.variants:
             sets = ", ".join(left_out.variants[variant])
-            raise UserError(f"{folder}: has metrics of {variant}; publish it with {sets}, or run again without")
+            raise UserError(f"{folder}: contains metrics of {variant}; publish it with {sets}, or run again without")
         if (variant, seed) not in known:
             raise UserError(
                 f"{results}: metrics of {name}/{variant}, seed {seed}, have no run record; {_finish(results)}"
             )
     if stand_in(records) or metrics["stand_in"].any():
-        raise UserError(f"{folder}: made of stand-in data, which is never published; run a scale with official data")
-    timings = [read_json(folder / "timings" / f"{timing}.json") for timing in paper.timings]
+        raise UserError(f"{folder}: made from stand-in data, which is never published; run a scale with official data")
+    timings = [read_json(files.timing(name, timing)) for timing in paper.timings]
     if dirty([*records, *timings]) and not allow_dirty:
         raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")
 
 
-def _runs(results: Path, name: str, paper: Paper) -> list[Path]:
-    """The folders of a paper's runs."""
-    return [run for variant in paper.variants for run in sorted(results.glob(f"runs/{name}/{variant}/seed-*"))]
+def _runs(results: Path, name: str, variants: Iterable[str]) -> list[Path]:
+    """The folders of the runs of some variants."""
+    return [run for variant in variants for run in sorted(results.glob(str(FILES.run(name, variant, "*"))))]
+
+
+def _drawn(files: Layout, name: str, paper: Paper) -> list[Path]:
+    """The files of a paper's tables and figures."""
+    tables = (file for table in paper.tables for file in files.table(name, table))
+    return [*tables, *(file for figure in paper.figures for file in files.figure(name, figure))]
 
 
 def _keep(published: Path, building: Path, chosen: Sequence[str]) -> tuple[list[str], dict[str, LeftOut]]:
-    """Copy the record of all papers but the chosen; return its large files left out, and what the papers go without."""
+    """Copy the record of all papers except the chosen; return its large files left out, and its left-out data sets."""
     kept = [name for name in finished_papers(published) if name not in chosen]
     for name in kept:
-        for folder in (f"papers/{name}", f"runs/{name}"):
+        for folder in (FILES.paper(name), FILES.runs(name)):
             shutil.copytree(published / folder, building / folder)
     before = read_json(published / MANIFEST) if kept else {"left_out": []}
     lost = {name: about["without"] for name, about in before.get("papers", {}).items() if "without" in about}
@@ -152,19 +161,20 @@ def _keep(published: Path, building: Path, chosen: Sequence[str]) -> tuple[list[
 
 
 def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
-    """Paths, relative to `results`, of what the record of a paper is made of."""
-    folder = results / "papers" / name
-    files = [folder / "metrics.csv"]
-    files += [folder / f"{output}.{ending}" for output in paper.outputs for ending in OF_OUTPUT]
-    files += [folder / "timings" / f"{timing}.json" for timing in paper.timings]
-    files += [file for run in _runs(results, name, paper) for pattern in OF_RUN for file in sorted(run.glob(pattern))]
+    """Paths, relative to `results`, of the files in a paper's record."""
+    layout = Layout(results)
+    files = layout.metrics(name)[:1]
+    files += [file for file in _drawn(layout, name, paper) if file.suffix in OF_OUTPUT]
+    files += [layout.timing(name, timing) for timing in paper.timings]
+    runs = _runs(results, name, paper.variants)
+    files += [file for run in runs for pattern in OF_RUN for file in sorted(run.glob(pattern))]
     return (file.relative_to(results) for file in files if file.exists())
 
 
 def _copy(results: Path, building: Path, path: Path) -> bool:
-    """Copy one file, thinning a history; a figure's data that is too large stays out (False)."""
+    """Copy one file; thin a history. Return False for a data file that is too large, which is left out."""
     source, target = results / path, building / path
-    is_data = path.suffix == ".csv" and path.name not in ("metrics.csv", "history.csv")
+    is_data = path.suffix == ".csv" and path.name not in (METRICS_FILES[0], "history.csv")
     if is_data and source.stat().st_size > MOST_DATA:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +188,7 @@ def _copy(results: Path, building: Path, path: Path) -> bool:
 
 
 def _kept_rows(lines: Sequence[str]) -> list[int]:
-    """Positions of the rows of a history that are kept: some, evenly spread, and all with a test error."""
+    """Positions of the rows of a history to keep: some, evenly spread, and all that have a test error."""
     rows = list(csv.DictReader(lines))
     tested = {place for place, row in enumerate(rows) if row.get("test_error")}
     return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
@@ -187,12 +197,13 @@ def _kept_rows(lines: Sequence[str]) -> list[int]:
 def _complete(
     building: Path, config: Path, scale: str, too_large: list[str], left_out: Mapping[str, LeftOut]
 ) -> dict[str, Any]:
-    """Write the scorecard of all papers, and the manifest, which is returned."""
+    """Write the scorecard of all papers and the manifest; return the manifest."""
     papers = finished_papers(building)
+    files = Layout(building)
     scorecard.make(
         [FOLDER / name / "claims.yaml" for name in papers],
-        [building / "papers" / name / "metrics.csv" for name in papers],
-        sorted(building.glob("runs/*/*/seed-*/record.json")),
+        [files.metrics(name)[0] for name in papers],
+        _records(building, "*"),
         building,
         scale=scale,
         papers=papers,
@@ -200,7 +211,7 @@ def _complete(
     )
     manifest = {
         "scale": scale,
-        "papers": {name: _about(building, name, left_out.get(name)) for name in papers},
+        "papers": {name: _about(files, name, left_out.get(name)) for name in papers},
         "left_out": sorted(too_large),
         "files": {
             path.relative_to(building).as_posix(): digest_of(path)
@@ -212,10 +223,15 @@ def _complete(
     return manifest
 
 
-def _about(building: Path, name: str, left_out: LeftOut | None) -> dict[str, Any]:
-    """What the manifest says of a paper."""
-    made: list[Record] = [*read_records(sorted(building.glob(f"runs/{name}/*/seed-*/record.json")))]
-    made += [read_json(file) for file in sorted(building.glob(f"papers/{name}/timings/*.json"))]
+def _records(folder: Path, paper: str) -> list[Path]:
+    """The records of a paper's runs; of all papers for `*`."""
+    return sorted(folder.glob(str(FILES.run(paper, "*", "*") / "record.json")))
+
+
+def _about(files: Layout, name: str, left_out: LeftOut | None) -> dict[str, Any]:
+    """A paper's entry in the manifest."""
+    made: list[Record] = [*read_records(_records(files.folder, name))]
+    made += [read_json(file) for file in sorted(files.folder.glob(str(FILES.timing(name, "*"))))]
     commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
     without = {"without": left_out.model_dump(mode="json")} if left_out else {}
     return {"commits": commits, "dirty": dirty(made), **without}
@@ -225,13 +241,13 @@ def _check_size(folder: Path) -> None:
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if total > MOST_BYTES:
         raise UserError(
-            f"{folder.name}: {total / 1e6:.1f} MB, more than the {MOST_BYTES / 1e6:.0f} MB that git should keep; "
+            f"{folder.name}: {total / 1e6:.1f} MB, more than the limit of {MOST_BYTES / 1e6:.0f} MB for git; "
             "draw the figures at a lower resolution"
         )
 
 
 def _swap(new: Path, old: Path) -> None:
-    """Put `new` where `old` is; `old` comes back if that fails."""
+    """Replace the folder `old` by `new`; restore `old` if that fails."""
     if not old.exists():
         os.replace(new, old)
         return
@@ -246,13 +262,17 @@ def _swap(new: Path, old: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m recaps.report.publish", description="Keep finished papers in git.")
+    parser = argparse.ArgumentParser(
+        prog="python -m recaps.report.publish", description="Publish finished papers in git."
+    )
     parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
-    parser.add_argument("--papers", nargs="+", default=(), help="only these (default: all that are there)")
-    parser.add_argument("--without", nargs="+", default=(), help="data sets that the run went without")
+    parser.add_argument("--papers", nargs="+", default=(), help="only these papers (default: all finished ones)")
+    parser.add_argument("--without", nargs="+", default=(), help="data sets that the run left out")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
-    parser.add_argument("--allow-dirty", action="store_true", help="also publish runs of uncommitted code, and say so")
+    parser.add_argument(
+        "--allow-dirty", action="store_true", help="also publish runs of uncommitted code; the record says so"
+    )
     options = parser.parse_args(arguments)
     target = options.results / "published" / options.scale
     try:

@@ -1,4 +1,4 @@
-"""What a paper's tables and figures are drawn from."""
+"""The saved results of a paper: what its metrics, tables and figures read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recaps.errors import UserError
 from recaps.npz import Array, read
 from recaps.report.claims import Printed
 from recaps.workflow import layout
-from recaps.workflow.layout import METRICS_FILES
+from recaps.workflow.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -31,36 +31,39 @@ class Results:
     Attributes:
         name: the paper, e.g. `sparse`.
         paper: its configuration.
-        runs: the folder of its runs, `results/<scale>/runs/<paper>`.
-        folder: the folder of its tables, figures and timings, `results/<scale>/papers/<paper>`.
+        files: the paths of the scale.
         seeds: the seeds that were run.
-        resolve: the set that stands for a set at this scale (`affnist/test` -> `affnist-generated/test`).
-        printed: what the paper prints, by the claim's id.
+        resolve: returns the set that replaces a set at this scale (`affnist/test` -> `affnist-generated/test`).
+        printed: the values that the paper prints, by claim id.
         stand_in: whether the runs were trained on stand-in data.
     """
 
     name: str
     paper: Paper
-    runs: Path
-    folder: Path
+    files: Layout
     seeds: Sequence[int]
     resolve: Callable[[str], str]
     printed: Mapping[str, Printed]
     stand_in: bool
 
     @property
+    def folder(self) -> Path:
+        """The folder of the paper's metrics, tables, figures and timings."""
+        return self.files.paper(self.name)
+
+    @property
     def published(self) -> dict[str, float]:
-        """The published value of each claim of the paper that is a number, by the claim's id."""
+        """The published value of each claim of kind `number`, by claim id."""
         return {claim: each.value for claim, each in self.printed.items()}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Every number that was measured for the paper: the rows of `metrics.csv`."""
-        file = self.folder / METRICS_FILES[0]
+        """The rows of `metrics.csv`: every number that was measured for the paper."""
+        file, _ = self.files.metrics(self.name)
         try:
             return pd.read_csv(file, keep_default_na=True, dtype={"measured_on": str}).fillna({"measured_on": ""})
         except FileNotFoundError as error:
-            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
 
     def metric(self, variant: str, name: str) -> Array:
         """A metric's value for every seed that has it, [seeds]; empty where it was not measured."""
@@ -69,19 +72,19 @@ class Results:
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
-        """The arrays that were made together with the metrics."""
-        return read(self.folder / METRICS_FILES[1])
+        """The arrays of `metrics.npz`, computed together with the metrics."""
+        return read(self.files.metrics(self.name)[1])
 
     def run(self, variant: str, seed: int | None = None) -> Path:
-        """Folder of a run; of the first seed where none is given."""
-        return self.runs / variant / f"seed-{self.seeds[0] if seed is None else seed}"
+        """Folder of a run; of the first seed if none is given."""
+        return self.files.run(self.name, variant, self.seeds[0] if seed is None else seed)
 
     def record(self, variant: str, seed: int | None = None) -> dict[str, Any]:
         """The run record."""
         return dict(io.read_json(self.run(variant, seed) / "record.json"))
 
     def config(self, variant: str, seed: int | None = None) -> dict[str, Any]:
-        """The settings that the run was really trained with, `image_shape` and `classes` among them."""
+        """The settings that the run was trained with, including `image_shape` and `classes`."""
         return dict(io.read_json(self.run(variant, seed) / "config.json"))
 
     def history(self, variant: str, seed: int | None = None) -> pd.DataFrame:
@@ -90,45 +93,45 @@ class Results:
         try:
             return pd.read_csv(file)
         except FileNotFoundError as error:
-            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
         except ValueError as error:
             raise UserError(f"{file}: not a history ({' '.join(str(error).split())}); train again") from error
 
     def evaluations(self, variant: str, seed: int | None = None) -> pd.DataFrame:
-        """The tests along a run's training: columns `step` and `test_error` (percent)."""
+        """The test error during training: columns `step` and `test_error` (percent)."""
         history = self.history(variant, seed)
         if "test_error" not in history or history["test_error"].isna().all():
             raise UserError(
                 f"{self.run(variant, seed) / 'history.csv'}: no test errors; set training.evaluate_every of '{variant}'"
-                f" in config/papers/{self.name}.yaml and train again"
+                f" in {self.name}/paper.yaml and train again"
             )
         return history[["step", "test_error"]].dropna().reset_index(drop=True)
 
     def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
-        """One of the trained model's tensors, by its name in `model.safetensors`."""
+        """One tensor of the trained model, by its name in `model.safetensors`."""
         file = self.run(variant, seed) / "model.safetensors"
         try:
             with safe_open(file, framework="numpy") as tensors:
                 return np.asarray(tensors.get_tensor(name))
         except FileNotFoundError as error:
-            raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
         except SafetensorError as error:
-            raise UserError(f"{file}: no tensor '{name}' can be read ({error}); train again") from error
+            raise UserError(f"{file}: cannot read tensor '{name}' ({error}); train again") from error
 
     def timing(self, name: str) -> dict[str, Any]:
-        """Seconds per training step of several variants, measured beside each other."""
-        return dict(io.read_json(self.folder / "timings" / f"{name}.json"))
+        """Seconds per training step of several variants, measured side by side."""
+        return dict(io.read_json(self.files.timing(self.name, name)))
 
     def split(self, set_name: str) -> Arrays:
-        """The images and labels of the set that stands for `set_name` at this scale."""
-        return read_split(self.folder.parents[1] / "datasets" / self.resolve(set_name))
+        """Images and labels of a set, given as `name/split`, or of the set that replaces it at this scale."""
+        return read_split(self.files.dataset(self.resolve(set_name)))
 
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
-        """The head's result for every seed."""
+        """A head's result for every seed."""
         return [io.read_json(layout.head(self.run(variant, seed), head, protocol)) for seed in self.seeds]
 
     def accuracy(self, variant: str, head: str, protocol: str) -> Array:
-        """Accuracy in percent for every seed, [seeds]."""
+        """A head's accuracy in percent for every seed, [seeds]."""
         return np.array([100 * result["accuracy"] for result in self.head(variant, head, protocol)])
 
     def latents(self, variant: str, set_name: str, *names: str, seed: int | None = None) -> dict[str, Array]:
@@ -145,7 +148,7 @@ def head_metrics(results: Results, wanted: Container[tuple[str, str]] | None = N
 
     Args:
         results: the saved results.
-        wanted: pairs of variant and metric `<head>-<protocol>`, so that no other file is read; all if None.
+        wanted: pairs of variant and metric `<head>-<protocol>` to read; all if None.
     """
     rows = []
     for variant, settings in results.paper.variants.items():
@@ -166,9 +169,10 @@ MetricRow = tuple[str, int, str, float, float, int, str, str]
 def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
     """Metrics as a table.
 
-    Columns: variant, seed, metric, value, se (standard error over the n images that it is measured on;
-    empty for accuracies, whose error follows from n), n (0 where no number of images tells the error), unit, and
-    measured_on, their set.
+    Returns:
+        Columns variant, seed, metric, value, se, n, unit and measured_on. `se` is the standard error of the value over
+        the `n` images it is measured on; it is empty for accuracies, whose error follows from n. `n` is 0 where the
+        error does not depend on a number of images. `measured_on` is the set.
     """
     return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
 
@@ -178,8 +182,3 @@ def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, mea
     n = len(values)
     error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     return variant, seed, metric, float(values.mean()), error, n, unit, measured_on
-
-
-def deviation(values: Array) -> float | None:
-    """Standard deviation over seeds; None for a single one."""
-    return float(values.std(ddof=1)) if len(values) > 1 else None

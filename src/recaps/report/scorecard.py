@@ -1,4 +1,4 @@
-"""The scorecard: every claim, our value, and a verdict that is computed. `docs/claims.md` says how."""
+"""The scorecard: every claim with its published value, our value and the verdict. `docs/claims.md` gives the rules."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
+from recaps.workflow.layout import Layout
 
 MARKDOWN_NOTES = """\
-Ours is the mean over seeds, ± their standard deviation. *Quoted*: the paper takes the number from other authors.
-`scorecard.csv` has for each row the tolerance and its reason, p-value, seeds, and how it was measured;
-`docs/claims.md` says how verdicts are computed."""
+*Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
+authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, the seeds, and how the value was
+measured. `docs/claims.md` gives the rules for verdicts."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One claim beside what we measured. Numbers that do not exist are nan.
+    """One claim and our measurement of it. Missing numbers are nan.
 
     Attributes:
-        ours: mean over seeds; of an ordering, the mean of each measure.
-        sd, interval_low, interval_high: of our value; of an ordering, of the gap that is least certain.
-        difference: ours minus published; of an ordering, that gap; of a bound, how far inside the nearest limit.
-        p_value: of no difference from the published value, of no gap, or of lying at the limit.
+        ours: the mean over seeds; for an ordering, the mean of each measure.
+        sd: the standard deviation over seeds of our value.
+        interval_low, interval_high: the 95 % interval of our value; for an ordering, of the least certain gap.
+        difference: ours minus published; for an ordering, the least certain gap; for a bound, the distance inside the
+            nearest limit.
+        p_value: of the hypothesis that our value equals the published one, that the gap is 0, or that our value lies
+            at the limit.
     """
 
     id: str
@@ -68,9 +72,9 @@ def scorecard(
     """Return one row per claim, in the order of `claims`, with the columns of `Row`.
 
     Args:
-        metrics: tidy rows as in `metrics.csv`.
+        metrics: rows of `metrics.csv`.
         runs: records of the runs, for the column `how`.
-        left_out: what papers go without, by paper; for the column `how`.
+        left_out: the data sets and variants that papers left out, by paper; for the column `how`.
     """
     measured = collect(metrics)
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
@@ -126,7 +130,7 @@ def _row(
 
 
 def _why_not(lacking: Sequence[Measure], scale: str, left_out: LeftOut | None) -> str:
-    """What was not measured, in one line, and why where that is known."""
+    """One line on what was not measured, with the reason if it is known."""
     reasons = [left_out.reason(measure.variant) for measure in lacking] if left_out else []
     return "; ".join([f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *dict.fromkeys(reasons)])
 
@@ -142,7 +146,7 @@ def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
 def _how(
     claim: Claim, present: Mapping[Measure, Measured], estimate: Estimate, scale: str, runs: Sequence[Record]
 ) -> str:
-    """Scale, sets, seeds, steps and device behind a row, in one line."""
+    """One line with the scale, sets, seeds, steps and device of a row."""
     parts = [f"scale {scale}"]
     parts += dict.fromkeys(_tested_on(item) for item in present.values() if item.n or item.measured_on)
     seeds = sorted({seed for item in present.values() for seed in item.seeds})
@@ -164,7 +168,7 @@ def _one_seed(claim: Claim, estimate: Estimate) -> str:
     if isinstance(claim, Number):
         return "one seed gives no interval"
     if estimate.basis == "none":
-        return "one seed gives no interval, and nothing else tells the uncertainty"
+        return "one seed gives no interval; the uncertainty is unknown"
     return "one seed gives no interval; the p-value counts the finite sample only"
 
 
@@ -185,7 +189,7 @@ def _trained(run: Record) -> str:
 
 
 def published_text(claim: Claim) -> str:
-    """What the paper states, in a few characters: `90.12`, `90.12 > 79 > 66`, `3 (our limit: 2.5 to 3.5)`."""
+    """The published value or values, in a few characters: `90.12`, `90.12 > 79 > 66`, `3 (our limit: 2.5 to 3.5)`."""
     if isinstance(claim, Number):
         return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
     if isinstance(claim, Ordering):
@@ -203,13 +207,13 @@ def published_text(claim: Claim) -> str:
 
 
 def counts(card: pd.DataFrame) -> dict[str, int]:
-    """Number of claims per verdict, in the order of `VERDICTS`; verdicts that do not occur are left out."""
+    """Number of claims per verdict, in the order of `VERDICTS`, without verdicts that do not occur."""
     found = Counter(card["verdict"])
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
 def values(card: pd.DataFrame) -> dict[str, float]:
-    """Our value of each claim that was measured, by its id; of an ordering the gap that is least certain."""
+    """Our value of each measured claim, by id; for an ordering, the least certain gap."""
     numbers = card["difference"].where(card["kind"] == "ordering", pd.to_numeric(card["ours"], errors="coerce"))
     return {
         str(claim): float(f"{number:.6g}")
@@ -219,14 +223,14 @@ def values(card: pd.DataFrame) -> dict[str, float]:
 
 
 def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | None = None) -> str:
-    """A compact readable scorecard: verdict counts, then one table per paper."""
+    """A compact scorecard for readers: verdict counts, then one table per paper."""
     lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
     lines = [f"# Scorecard, scale `{scale}`", "", f"{len(card)} claims: {summary}.", ""]
     if STAND_IN in set(card["verdict"]):
-        lines += ["**Stand-in data: no verdicts.** The numbers show only that everything runs.", ""]
+        lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        lines += ["One seed gives no interval; where the interval is empty, one seed was run.", ""]
+        lines += ["One seed gives no interval: an empty interval means one seed.", ""]
     for paper, rows in card.groupby("paper", sort=False):
         lines += [f"## {paper}", ""]
         lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
@@ -247,14 +251,14 @@ def _markdown_row(row: pd.Series) -> str:
 
 
 def interval_text(row: pd.Series) -> str:
-    """The interval of a row, or nothing where there is none."""
+    """The interval of a row; empty if it has none."""
     if math.isnan(row["interval_low"]):
         return ""
     return f"{format_value(row['interval_low'], row['unit'])} to {format_value(row['interval_high'], row['unit'])}"
 
 
 def load(file: Path) -> pd.DataFrame:
-    """Return a scorecard that `make` wrote.
+    """Return a scorecard written by `make`.
 
     Raises:
         UserError: the file is missing.
@@ -263,7 +267,7 @@ def load(file: Path) -> pd.DataFrame:
     try:
         card = pd.read_csv(file, dtype=dict.fromkeys(names, str))
     except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file; run the stage that makes it first") from error
+        raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     card[names] = card[names].fillna("")
     return card
 
@@ -278,25 +282,27 @@ def make(
     papers: Iterable[str] | None = None,
     left_out: Mapping[str, LeftOut] | None = None,
 ) -> pd.DataFrame:
-    """Write the scorecard into the folder `out`, and return it.
+    """Write the scorecard to the folder `out`, and return it.
 
-    `scorecard.csv` and `scorecard.md` hold all of it; `scorecard.json` our value of each claim (see `values`) and
-    `verdicts/<paper>.json` the number of each verdict, in the form that `dvc metrics` reads.
+    `scorecard.csv` and `scorecard.md` hold every row. For `dvc metrics`, `scorecard.json` holds our value of each claim
+    (see `values`), and `verdicts/<paper>.json` the number of claims per verdict.
 
     Args:
         claims: the papers' `claims.yaml` files.
         metrics: the papers' `metrics.csv` files.
         records: the runs' `record.json` files.
-        papers: the papers whose claims are judged; None: all.
-        left_out: what papers go without, by paper.
+        papers: the papers to judge; None: all.
+        left_out: the data sets and variants that papers left out, by paper.
     """
     chosen = None if papers is None else set(papers)
     wanted = [claim for file in claims for claim in read(Path(file)) if chosen is None or claim.paper in chosen]
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
-    write_text(Path(out) / "scorecard.csv", card.to_csv(index=False, float_format="%.6g"))
-    write_text(Path(out) / "scorecard.md", markdown(card, scale, left_out))
-    write_json(Path(out) / "scorecard.json", values(card))
+    files = Layout(Path(out))
+    table, text, numbers = files.scorecard()
+    write_text(table, card.to_csv(index=False, float_format="%.6g"))
+    write_text(text, markdown(card, scale, left_out))
+    write_json(numbers, values(card))
     for paper in sorted({claim.paper for claim in wanted} if chosen is None else chosen):
         verdicts = dict.fromkeys(VERDICTS, 0) | counts(card[card["paper"] == paper])
-        write_json(Path(out) / "verdicts" / f"{paper}.json", verdicts)
+        write_json(files.verdicts(paper), verdicts)
     return card

@@ -1,4 +1,4 @@
-"""Means over seeds, what is uncertain about them, and how far two of them are apart."""
+"""Means over seeds, their uncertainty, and differences between them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Literal
 
 from scipy import stats
 
-#: Where an uncertainty comes from. `seeds`: the spread of several runs. `test images`: one run has no spread, so only
-#: the finite test set is counted. `none`: unknown.
+from recaps.npz import Array
+
+#: The source of an uncertainty. `seeds`: the spread over several runs. `test images`: the finite test set only, for a
+#: single run. `none`: unknown.
 Basis = Literal["seeds", "test images", "none"]
 
 LEVEL = 0.95
@@ -22,9 +24,9 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        error: its standard error; None where nothing tells it.
+        error: its standard error; None if unknown.
         freedom: degrees of freedom of the error (infinite: a normal distribution).
-        basis: what the error counts.
+        basis: the source of the error.
     """
 
     value: float
@@ -40,7 +42,7 @@ class Estimate:
         return self.value - half, self.value + half
 
     def p_value(self, value: float = 0.0) -> float | None:
-        """Two-sided p-value of the hypothesis that the truth is `value`, or None without a standard error."""
+        """Two-sided p-value of the hypothesis that the true value is `value`, or None without a standard error."""
         if self.error is None:
             return None
         if self.error == 0:
@@ -54,26 +56,26 @@ class Estimate:
 
 
 def over_seeds(values: Sequence[float], test_error: float | None = None) -> Estimate:
-    """The mean over seeds. One seed has no spread: its error is `test_error`, that of the finite test set."""
+    """The mean over seeds. A single seed has no spread; its error is `test_error`, that of the finite test set."""
     if not values:
         raise ValueError("no values")
     mean = math.fsum(values) / len(values)
     if len(values) > 1:
-        return Estimate(mean, deviation(values) / math.sqrt(len(values)), len(values) - 1, "seeds")
+        return Estimate(mean, sd(values) / math.sqrt(len(values)), len(values) - 1, "seeds")
     return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images")
 
 
 def published(mean: float, sd: float | None, seeds: int | None) -> Estimate:
-    """A printed value; a single one, without the spread of its runs, is taken as exact."""
+    """A printed value. It counts as exact unless the paper gives the spread of its runs."""
     if sd is None or seeds is None:
         return Estimate(mean, 0.0, math.inf, "seeds")
     return Estimate(mean, sd / math.sqrt(seeds), seeds - 1, "seeds")
 
 
 def difference(a: Estimate, b: Estimate) -> Estimate:
-    """`a - b`, independent of each other: Welch's unequal variances and degrees of freedom.
+    """`a - b` of independent estimates, with Welch's variance and degrees of freedom.
 
-    Where `b` is exact this is the one-sample t-test of `a`. The basis is the weaker one of the two.
+    If `b` is exact, this is the one-sample t-test of `a`. The basis is the weaker of the two.
     """
     value = a.value - b.value
     if a.error is None or b.error is None:
@@ -84,8 +86,8 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
 
 
-def deviation(values: Sequence[float]) -> float:
-    """Standard deviation of a sample (n - 1); exactly 0 where all values are equal; nan for fewer than two."""
+def sd(values: Sequence[float] | Array) -> float:
+    """Sample standard deviation (n - 1), e.g. over seeds: exactly 0 if all values are equal, nan for fewer than two."""
     if len(values) < 2:
         return math.nan
     if len(set(values)) == 1:
@@ -95,6 +97,6 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def proportion_error(fraction: float, n: float) -> float:
-    """Standard error of a fraction of `n` test images, after Agresti and Coull: above 0 also at 0 and at 1."""
+    """Standard error of a fraction of `n` test images, after Agresti and Coull: above 0 even at 0 and 1."""
     adjusted = (fraction * n + 2) / (n + 4)
     return math.sqrt(adjusted * (1 - adjusted) / (n + 4))

@@ -1,4 +1,4 @@
-"""The verdict on a claim: computed from the seeds, never written by hand. `docs/claims.md` says how."""
+"""The verdict on a claim, computed from the measured values. `docs/claims.md` gives the rules."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NOT_RUN = "not run at this scale"
 STAND_IN = "stand-in data, no verdict"
 VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_RUN, STAND_IN)
 
-#: Everything measured, under (paper, variant, metric).
+#: All measured metrics, by (paper, variant, metric).
 All = Mapping[tuple[str, str, str], Measured]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The part of a row that depends on the kind of claim; `estimate` is what interval, sd and p-value are of."""
+    """The columns of a scorecard row that depend on the kind of claim. Interval and p-value belong to `estimate`."""
 
     ours: str
     estimate: Estimate
@@ -59,7 +59,7 @@ def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], 
 
 
 def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number], measured: All) -> bool:
-    """Whether ours lies, separated, on the same side of our value of `beside` as the published numbers do."""
+    """Whether our value lies on the same side of our counterpart as in the paper, and is separated from it."""
     if claim.beside is None:
         return False
     other = numbers[claim.beside]
@@ -89,7 +89,7 @@ def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:
 
 
 def _certainty(gap: Estimate) -> tuple[int, float]:
-    """Sorts gaps from the least to the most certain: against the order, then of unknown error, then by t."""
+    """Sort key from the least to the most certain gap: wrong order first, then unknown error, then by t."""
     if gap.value <= 0 or not gap.error:
         return (0 if gap.value <= 0 else 1 if gap.error is None else 3), gap.value
     return 2, gap.value / gap.error
@@ -114,17 +114,17 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
 
 
 def plain_value(value: float, unit: str) -> str:
-    """A value with the digits that its unit deserves, as programs read it."""
+    """A value for programs, with the number of digits that suits its unit."""
     if unit == "count" and (value % 1 == 0 or abs(value) >= 100):
         return f"{value:.0f}"
     return f"{value:.3f}" if unit in ("fraction", "ratio") else f"{value:.2f}"
 
 
 def format_value(value: float, unit: str) -> str:
-    """The same for readers: `6,928`."""
+    """A value for readers, with thousands separators: `6,928`."""
     return readable(plain_value(value, unit), unit)
 
 
 def readable(text: str, unit: str) -> str:
-    """A scorecard's `published` or `ours` for readers: counts as `29,999`."""
+    """The text of a scorecard's `published` or `ours`, with thousands separators in counts: `29,999`."""
     return re.sub(r"(?<![\w.])\d{4,}", lambda digits: f"{int(digits[0]):,}", text) if unit == "count" else text

@@ -1,4 +1,4 @@
-"""Batches made on the device, and how a model sees an image: in training under random changes, otherwise as it is."""
+"""Training batches with random changes of the images, and the unchanged view of images in evaluation."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from torch.nn.functional import pad
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch
-from recaps.training.images import Pairs, Samples, shifted
+from recaps.training.images import ImagePairs, Images, shifted
 from recaps.training.randomness import batch_indices, generator
 
 
 class Batches:
-    """The training batches of a run, as a function of the step."""
+    """The training batches of a run; a batch is a function of the step."""
 
-    def __init__(self, samples: Samples, training: Training, seed: int, device: torch.device) -> None:
+    def __init__(self, images: Images, training: Training, seed: int, device: torch.device) -> None:
         changes = ("pad", "shift", "crop", "flip", "brightness", "contrast", "standardise")
-        if isinstance(samples, Pairs) and (set_ := [name for name in changes if getattr(training, name)]):
+        if isinstance(images, ImagePairs) and (set_ := [name for name in changes if getattr(training, name)]):
             raise UserError(
-                f"training.{set_[0]}: cannot be had on pairs of digits, whose parts would not follow; unset it"
+                f"training.{set_[0]}: not supported for pairs of images, as it would not change their parts; remove it"
             )
-        self.samples, self.training, self.seed, self.device = samples, training, seed, device
+        self.images, self.training, self.seed, self.device = images, training, seed, device
 
     def __call__(self, step: int) -> Batch:
-        size, samples = self.training.batch_size, self.samples
-        indices = batch_indices(len(samples.labels), size, self.seed, step, samples.versions)
-        batch = samples(indices.to(self.device))
+        size, images = self.training.batch_size, self.images
+        indices = batch_indices(len(images.labels), size, self.seed, step, images.versions)
+        batch = images(indices.to(self.device))
         changed = {"images": self._changed(batch["images"], step)}
         if "parts" in batch:
             changed["parts"] = as_float(batch["parts"].flatten(0, 1)).unflatten(0, batch["parts"].shape[:2])
         return batch | changed
 
     def _changed(self, images: Tensor, step: int) -> Tensor:
-        """Images in the random view of a step: padded, shifted, cropped, mirrored, changed in brightness, then in
-        contrast; standardised once they are padded, after all else, or not at all."""
+        """Apply the step's random changes: pad, shift, crop, flip, brightness, contrast, in this order.
+
+        Images are standardised after padding (`first`), after all changes (`last`), or not at all.
+        """
         training, size = self.training, len(images)
         images = padded(images, training.pad)
         first = training.standardise == "first"
@@ -60,13 +62,13 @@ class Batches:
         return standardised(images) if training.standardise == "last" else images
 
     def _uniform(self, purpose: str, step: int, low: float, high: float) -> Tensor:
-        """A number for every image, [B, 1, 1, 1]."""
+        """Draw a number for every image, [B, 1, 1, 1]."""
         values = torch.rand(self.training.batch_size, generator=generator(self.seed, purpose, step))
         return (low + (high - low) * values).to(self.device)[:, None, None, None]
 
 
 def view(images: Tensor, training: Training) -> Tensor:
-    """Images as the trained model is shown them: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
+    """Return images as a model sees them in evaluation: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
     images = padded(images, training.pad)
     if training.standardise == "first":
         images = standardised(as_float(images))
@@ -78,7 +80,7 @@ def view(images: Tensor, training: Training) -> Tensor:
 
 
 def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[int, int, int]:
-    """Shape (C, H, W) of what the model sees of images of a shape."""
+    """Return the shape (C, H, W) that the model sees of images of shape `image_shape`."""
     channels, height, width = image_shape
     height, width = height + 2 * training.pad, width + 2 * training.pad
     if training.crop and training.crop > min(height, width):
@@ -87,23 +89,23 @@ def view_shape(image_shape: tuple[int, int, int], training: Training) -> tuple[i
 
 
 def as_float(images: Tensor) -> Tensor:
-    """uint8 0..255 to float32 0..1, channels last in memory, as the convolutions like it; floats keep their values."""
+    """Convert uint8 in 0..255 to float32 in 0..1; floats keep their values. The memory format is channels last."""
     images = images if images.is_floating_point() else images.float().div_(255)
     return images.contiguous(memory_format=torch.channels_last)
 
 
 def padded(images: Tensor, border: int) -> Tensor:
-    """Images [B, C, H, W] in the middle of a larger canvas of zeros."""
+    """Pad images [B, C, H, W] with a border of zeros."""
     return pad(images, 4 * (border,)) if border else images
 
 
 def cropped(images: Tensor, corners: Tensor, side: int) -> Tensor:
-    """Cut a square from every image, each at its own place.
+    """Crop a square from each image at its own place.
 
     Args:
         images: [B, C, H, W].
-        corners: int64 [B, 2], first row and first column.
-        side: of the squares, in pixels.
+        corners: first row and first column of the squares, int64 [B, 2].
+        side: side of the squares, in pixels.
     """
     along = torch.arange(side, device=images.device)
     rows, columns = ((corners[:, axis : axis + 1] + along) for axis in (0, 1))
@@ -112,7 +114,10 @@ def cropped(images: Tensor, corners: Tensor, side: int) -> Tensor:
 
 
 def standardised(images: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 in every image, deviations below 1/sqrt(numbers) counting as that."""
+    """Scale every image to mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`.
+
+    The divisor is max(sd, 1 / sqrt(n)), n being the number of values in the image.
+    """
     centred = images - images.mean((1, 2, 3), keepdim=True)
-    deviation = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
-    return centred / deviation.clamp_min(images[0].numel() ** -0.5)
+    sd = centred.square().mean((1, 2, 3), keepdim=True).sqrt()
+    return centred / sd.clamp_min(images[0].numel() ** -0.5)

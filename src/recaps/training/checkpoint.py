@@ -1,4 +1,4 @@
-"""Checkpoints that a run continues from."""
+"""Checkpoints of unfinished runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from recaps import io
 from recaps.errors import UserError
 
 FILE = "checkpoint.pt"
-#: The one before, for when the last is damaged.
+#: The checkpoint before the last, in case the last is damaged.
 PREVIOUS = "checkpoint.previous.pt"
-#: Bytes of the checksum that a checkpoint begins with.
+#: Bytes of the checksum at the start of a checkpoint.
 DIGEST = hashlib.sha256().digest_size
 
 
 def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
-    """Write `state` (tensors, numbers, strings, lists and dicts) whole, and keep the checkpoint before it."""
+    """Save `state` (tensors, numbers, strings, lists and dicts), and keep the checkpoint before it."""
     buffer = BytesIO()
     torch.save({"fingerprint": fingerprint, "state": state}, buffer)
     content = buffer.getvalue()
-    # Written beside first: a full disk leaves both checkpoints as they are.
+    # A full disk fails here, before either checkpoint is touched.
     written = folder / f"{FILE}.new"
     io.write_bytes(written, hashlib.sha256(content).digest() + content)
     if (folder / FILE).exists():
@@ -35,9 +35,9 @@ def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
 
 
 def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """Return the last saved state that is whole, or None where there is none.
+    """Return the last undamaged state, or None if there is none.
 
-    A damaged checkpoint is deleted, with a line that says so, and the one before it counts.
+    A damaged checkpoint is reported and deleted, and the one before it is used.
 
     Raises:
         UserError: the checkpoint belongs to a run with other settings.
@@ -47,14 +47,13 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
             continue
         saved = read(file)
         if saved is None:
-            print(
-                f"{file}: damaged (cut short or changed on disk) and deleted; going back", file=sys.stderr, flush=True
-            )
+            message = f"{file}: damaged (truncated or modified) and deleted; using the checkpoint before it"
+            print(message, file=sys.stderr, flush=True)
             file.unlink()
             continue
         if saved["fingerprint"] != fingerprint:
             raise UserError(
-                f"{file}: was made with other settings, code or data; delete {folder} to train from the start"
+                f"{file}: belongs to a run with other settings or data; delete {folder} to train from the start"
             )
         state: dict[str, Any] = saved["state"]
         return state
@@ -62,7 +61,7 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
 
 
 def read(file: Path) -> dict[str, Any] | None:
-    """`fingerprint` and `state` of a checkpoint; None where its content is not what was written."""
+    """Return `fingerprint` and `state` of a checkpoint, or None if its checksum does not match."""
     content = file.read_bytes()
     if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
         return None
@@ -70,6 +69,6 @@ def read(file: Path) -> dict[str, Any] | None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a trainer that was killed has left half-written; only for the holder of the folder's lease."""
+    """Remove partial files of trainers that were killed. Call it only with the folder's lease."""
     for left in folder.glob(f".{FILE}.new.*.part"):
         left.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The device that models run on, and its arithmetic."""
+"""The device that models run on, and its precision."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from recaps.errors import UserError
 
 
 def choose(name: str, threads: int | None = None) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`, and set PyTorch up so that equal runs give equal bits.
+    """Return the device for `auto`, `cpu` or `cuda`, and make PyTorch deterministic.
 
     Raises:
-        UserError: a GPU is asked for and there is none.
+        UserError: `cuda` is requested, but there is no GPU.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # As use_deterministic_algorithms(True, warn_only=True), which would load PyTorch's compiler: a second per process.
+    # Same effect as use_deterministic_algorithms(True, warn_only=True), without importing the compiler (1 s).
     torch.set_deterministic_debug_mode("warn")
-    # float32 is the reference; by default a GPU would round its factors to 10 bits.
+    # float32 is the reference: without TF32, which rounds factors to 10 bits.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if threads:
         torch.set_num_threads(threads)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device: cuda is asked for, but PyTorch sees no GPU here; set device: cpu or auto in config.yaml"
-        )
+        raise UserError("device: cuda is requested, but PyTorch finds no GPU; set device: cpu or auto in config.yaml")
     if name == "cpu" or not torch.cuda.is_available():
         keep_memory()
         return torch.device("cpu")
@@ -41,8 +39,8 @@ def choose(name: str, threads: int | None = None) -> torch.device:
 def keep_memory() -> None:
     """Keep freed memory in the process (glibc).
 
-    By default every large tensor is fresh memory from the system, and to have its pages zeroed takes longer than to
-    fill them: without, routing at 40x40, forward and backward, took 0.6 s instead of 1.1 s.
+    By default the system allocates every large tensor anew and zeroes its pages, which takes longer than filling them:
+    keeping the memory reduced the time of routing at 40x40, forward and backward, from 1.1 s to 0.6 s.
     """
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         trim_threshold, top_pad, mmap_max = -1, -2, -4
@@ -53,12 +51,12 @@ def keep_memory() -> None:
 
 
 def arithmetic(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """Autocast to bfloat16, or none for float32."""
+    """Return a context with bfloat16 autocast for `bf16`, without autocast for `float32`."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def describe(device: torch.device) -> str:
-    """The device's name, for records."""
+    """Return the device's name, for records."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -66,7 +64,7 @@ def describe(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Largest memory used so far, in bytes: the GPU's, or the process's."""
+    """Return the peak memory of the GPU, or else of this process, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource

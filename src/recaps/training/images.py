@@ -1,4 +1,4 @@
-"""The images of a split on the device, by index: as they are, or pairs of them laid over each other (MultiMNIST)."""
+"""The images of a split on the device: as they are (`Images`), or in overlapping pairs (`ImagePairs`, MultiMNIST)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from recaps.models.model import Batch
 _WORD = 2**63 - 1
 
 
-class Samples:
-    """A split; whole sets lie on the device as bytes.
+class Images:
+    """The images and labels of a split, as bytes on the device. Call it with indices to get a batch.
 
     Attributes:
         images: uint8 [N, C, H, W].
         labels: int64 [N].
-        versions: how often each image occurs; index i + N * v is the v-th version of image i.
+        versions: number of versions of each image; index i + N * v is version v of image i.
     """
 
     versions = 1
@@ -32,16 +32,16 @@ class Samples:
         return len(self.labels) * self.versions
 
     def __call__(self, indices: Tensor) -> Batch:
-        """`images` uint8 [B, C, H, W] and `labels` int64 [B] of some indices [B]."""
+        """Return `images`, uint8 [B, C, H, W], and `labels`, int64 [B], at indices [B]."""
         return {"images": self.images[indices], "labels": self.labels[indices]}
 
 
-class Pairs(Samples):
-    """Every image of a split under partners of other classes, each of the two shifted by up to some pixels.
+class ImagePairs(Images):
+    """Every image of a split, overlaid with partners of other classes; both are shifted at random.
 
-    What an index shows depends on it and on the name of the split alone, so tens of millions of pairs need no room:
-    image i has one shift in all its pairs, as in SUPCAPS's released code, and each pair its own partner, uniform among
-    the images of other classes, and that partner's shift.
+    A pair depends only on its index and on the name of the split, so that tens of millions of pairs take no memory.
+    Image i has one shift in all its pairs, as in the released code of SUPCAPS. Its partner in each pair is uniform
+    among the images of other classes, and has a shift of its own.
     """
 
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
@@ -54,8 +54,12 @@ class Pairs(Samples):
         self.start = self.count.cumsum(0) - self.count
 
     def __call__(self, indices: Tensor) -> Batch:
-        """`images` uint8 [B, C, H, W], the sum of two digits clipped at 255; their `labels` int64 [B, 2]; each digit
-        alone, `parts` uint8 [B, 2, C, H, W]."""
+        """Return the pairs at indices [B].
+
+        Returns:
+            `images`, uint8 [B, C, H, W]: the sum of two images, clipped at 255; their `labels`, int64 [B, 2]; `parts`,
+            uint8 [B, 2, C, H, W]: each of the two images alone.
+        """
         indices = indices.to(self.labels.device)
         base = indices % len(self.labels)
         partner = self._partner(base, indices)
@@ -70,7 +74,7 @@ class Pairs(Samples):
         }
 
     def _partner(self, base: Tensor, indices: Tensor) -> Tensor:
-        """An image of another class: a place in the order by class, with the class of `base` left out."""
+        """An image of another class: a random place in the order by class, skipping the class of `base`."""
         label = self.labels[base]
         place = drawn(f"{self.seed}/partner", indices, len(self.labels) - self.count[label])
         return self.by_class[place + torch.where(place >= self.start[label], self.count[label], 0)]
@@ -80,14 +84,14 @@ class Pairs(Samples):
         return torch.stack(each, 1) - self.shift
 
 
-def samples(arrays: Arrays, device: torch.device) -> Samples:
-    """The samples of a split: pairs if its record says so."""
-    kind = Pairs if "pairs" in arrays.record.get("parameters", {}) else Samples
+def images_of(arrays: Arrays, device: torch.device) -> Images:
+    """Return the images of a split on the device, in pairs if the record of the split says so."""
+    kind = ImagePairs if "pairs" in arrays.record.get("parameters", {}) else Images
     return kind(arrays, device)
 
 
 def drawn(seed: str, counters: Tensor, high: Tensor | int) -> Tensor:
-    """A whole number from 0 to high - 1 for every counter (int64), the same on every device: SplitMix64."""
+    """Return a random integer from 0 to high - 1 for every counter (int64), by SplitMix64: equal on all devices."""
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "little", signed=True)
     word = (counters + 1) * _signed(0x9E3779B97F4A7C15) + start
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -100,12 +104,12 @@ def _signed(word: int) -> int:
 
 
 def _shifted_right(word: Tensor, by: int) -> Tensor:
-    """By bits, zeros coming in from the left."""
+    """Shift right by `by` bits, filling with zeros."""
     return (word >> by) & (2 ** (64 - by) - 1)
 
 
 def shifted(images: Tensor, offsets: Tensor) -> Tensor:
-    """Shift every image by its own whole number of pixels, filling with zeros.
+    """Shift each image by its own number of pixels, filling with zeros.
 
     Args:
         images: [B, C, H, W].

@@ -1,4 +1,4 @@
-"""Being asked to stop."""
+"""Requests to stop a run (SIGTERM)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from recaps.errors import TryAgain
 
 
 class Interrupted(TryAgain):
-    """The run was asked to stop, has saved its state, and can be tried again."""
+    """The run was asked to stop and has saved its state. Run it again to continue."""
 
 
 class StopRequests:
-    """While entered, SIGTERM only sets a flag; the earlier handlers are restored on leaving."""
+    """A context in which SIGTERM only sets `requested`. Leaving it restores the earlier handler."""
 
     def __init__(self) -> None:
         self.requested = False

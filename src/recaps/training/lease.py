@@ -1,4 +1,4 @@
-"""The lease that keeps a second trainer out."""
+"""A lease on a folder of checkpoints, so that only one process trains a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ FILE = "lease.json"
 
 
 class Lease:
-    """Only one trainer at a time: a file that names its holder and is touched while the holder lives.
+    """A file that names the process that trains a run; the process touches the file while it runs.
 
-    A lease is free again when its holder's process is gone (same host), when its holder was an earlier start of the
-    same cluster job, or when it is not touched for `patience` seconds (another host: a node that died), which is waited
-    for.
+    The lease is free if its holder is a process on this host that has ended, or an earlier start of the same cluster
+    job. On another host, it is free if nobody touches it for `patience` seconds; entering waits for that.
 
     Raises:
-        TryAgain: on entry, when another trainer lives; on `touch`, when this one was taken for dead and replaced.
+        TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease.
     """
 
     def __init__(self, folder: Path, patience: float = 120) -> None:
@@ -35,7 +34,7 @@ class Lease:
         self._touched = 0.0
 
     def __enter__(self) -> Lease:
-        # Written beside and linked into place: the lease is never seen half-written, and a second link fails.
+        # A link appears whole, and a second link to the same name fails.
         draft = self.file.with_name(f".lease.{self.me['token']}")
         io.write_json(draft, self.me)
         try:
@@ -53,17 +52,17 @@ class Lease:
             self.file.unlink(missing_ok=True)
 
     def touch(self) -> None:
-        """Say that the holder lives; call often, it acts every 15 seconds."""
+        """Signal that the holder is alive. Call it often; it acts every 15 seconds."""
         now = time.monotonic()
         if now - self._touched < 15:
             return
         self._touched = now
         if _read(self.file).get("token") != self.me["token"]:
-            raise TryAgain(f"{self.file}: another trainer has taken this run over; this one stops and saves nothing")
+            raise TryAgain(f"{self.file}: another process has taken over this run; this one stops without saving")
         self.file.touch()
 
     def _evict(self) -> None:
-        """Remove the lease of a holder that is gone; wait where only time can tell."""
+        """Remove the lease of a holder that has ended. On another host, wait to find out."""
         holder = _read(self.file)
         while self._lives(holder):
             age = self._age()
@@ -78,7 +77,7 @@ class Lease:
         except FileNotFoundError:
             return
         taken = _read(removed)
-        if taken != holder:  # Another starter was faster: this is its lease.
+        if taken != holder:  # another process was faster; this is its lease
             os.link(removed, self.file)
         removed.unlink()
 
@@ -90,8 +89,8 @@ class Lease:
 
     def _refuse(self, holder: dict[str, Any], age: float) -> None:
         raise TryAgain(
-            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last sign {age:.0f} s"
-            " ago); wait for it to end, or stop it and try again"
+            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last seen {age:.0f} s"
+            " ago); wait until it ends, or stop it and try again"
         )
 
     def _age(self) -> float:
@@ -102,7 +101,7 @@ class Lease:
 
 
 def holder(folder: Path) -> dict[str, Any]:
-    """Who trains with the checkpoints in `folder`: host, process, Slurm job; empty if nobody does."""
+    """Return host, process and Slurm job that train with the checkpoints in `folder`; empty if there is none."""
     return _read(folder / FILE)
 
 

@@ -1,4 +1,4 @@
-"""The training loop: steps, history, checkpoints. It knows nothing of files beyond the checkpoint's folder."""
+"""The training loop: steps, history and checkpoints. The folder of checkpoints is all that it writes to."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from recaps.training.lease import Lease
 
 @dataclass
 class Progress:
-    """Where a run is; together with model and optimisers, all that a checkpoint holds."""
+    """The state of a run besides model and optimisers, as a checkpoint holds it."""
 
     step: int = 0
-    """Steps done."""
+    """Steps completed."""
     seconds: float = 0.0
-    """Time trained, over all starts."""
+    """Training time over all starts."""
     interruptions: int = 0
-    """Times that the run was cut and continued."""
+    """Number of times that the run was interrupted and resumed."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums of the metrics since the last row of the history."""
     history: list[dict[str, float]] = field(default_factory=list)
     """A row per logging interval: means of the metrics over its steps."""
     starts: list[dict[str, Any]] = field(default_factory=list)
-    """Of every start: device, PyTorch version, time, and what it was given."""
+    """Device, PyTorch version, time and resources of every start."""
 
 
 def fit(
@@ -51,22 +51,22 @@ def fit(
     test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
     report: Callable[[dict[str, float]], None] = lambda row: None,
 ) -> Progress:
-    """Train `model` to the end of its steps, from the checkpoint in `folder` if there is one.
+    """Train `model` for all its steps, from the checkpoint in `folder` if there is one.
 
     Args:
-        model: on its device, with its initial weights; changed in place.
+        model: model on its device, with initial weights; trained in place.
         batches: the training batches.
-        folder: the checkpoint's folder.
-        fingerprint: of the settings; a checkpoint with another one is refused.
-        checkpoint_seconds: time between two checkpoints. The result does not depend on when they are made.
-        start: what to remember of this start.
-        test: gives the test error, in percent, that the history has every `evaluate_every` steps; is to call its
-            argument now and then, so that the lease stays fresh.
+        folder: folder of the checkpoints.
+        fingerprint: fingerprint of the settings; a checkpoint with another fingerprint is refused.
+        checkpoint_seconds: seconds between two checkpoints. The result does not depend on it.
+        start: description of this start, for the record.
+        test: returns the test error in percent, every `evaluate_every` steps. It should call its argument often, to
+            keep the lease.
         report: called with every new row of the history.
 
     Raises:
-        Interrupted: SIGTERM came; the state is saved.
-        TryAgain: another trainer is at work in `folder`, or the disk is full at the end.
+        Interrupted: the process received SIGTERM; the state is saved.
+        TryAgain: another process trains in `folder`, or the disk is full at the end.
         UserError: the loss is not finite.
     """
     training = model.training_options
@@ -90,7 +90,7 @@ def fit(
                 row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
                 if testing:
                     row["test_error"] = test(lease.touch)
-                    clock = time.perf_counter()  # its time is not training time
+                    clock = time.perf_counter()  # evaluation does not count as training time
                 report(row)
             stopping = stop.requested
             saving = stopping or time.perf_counter() - saved > checkpoint_seconds
@@ -101,20 +101,20 @@ def fit(
                 there = _save(model, progress, folder, fingerprint)
                 saved = time.perf_counter()
             if stopping and progress.step < training.steps:
-                where = "there" if there else "the checkpoint before"
+                where = "this step" if there else "the checkpoint before"
                 raise Interrupted(
-                    f"stopped at step {progress.step} of {training.steps}; run again to go on from {where}"
+                    f"stopped at step {progress.step} of {training.steps}; run again to continue from {where}"
                 )
         _check_weights(model, progress, folder)
-        # Kept until the results are known to be safe; without the optimisers' state, which nobody needs any more.
+        # Kept in case writing the results fails; the optimisers' state is no longer needed.
         checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
     return progress
 
 
 def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path, clock: float) -> float:
-    """Add the metrics of the last steps to the sums, and the time since `clock`; return the time now.
+    """Add the metrics of the last steps and the time since `clock` to `progress`; return the current time.
 
-    The only place where the device is waited for.
+    Only this function waits for the device.
     """
     first = progress.step - len(waiting)
     for offset, metrics in enumerate(waiting):
@@ -147,7 +147,7 @@ def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, floa
 
 
 def _save(model: Model, progress: Progress, folder: Path, fingerprint: str) -> bool:
-    """Save a checkpoint, and say whether it could be. A full disk ends no training: the one before is still there."""
+    """Save a checkpoint; return False if the disk is full. The run continues, with the checkpoint before it."""
     try:
         checkpoint.save(folder, _state(model, progress), fingerprint)
     except TryAgain as error:
@@ -177,7 +177,7 @@ def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
 
 
 def _check_weights(model: Model, progress: Progress, folder: Path) -> None:
-    """A finite loss can still leave weights that are not; they must not replace a good checkpoint."""
+    """Check that the weights are finite, which a finite loss does not imply, before they replace a checkpoint."""
     for name, parameter in model.named_parameters():
         if not torch.isfinite(parameter).all():
             raise _not_finite(f"a weight of '{name}' is not finite", progress.step - 1, folder)

@@ -1,4 +1,4 @@
-"""All randomness is a function of (seed, purpose, counter), so a resumed run draws the same numbers."""
+"""Random numbers as a function of (seed, purpose, counter), so that a resumed run draws the same numbers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def generator(seed: int, purpose: str, counter: int = 0) -> torch.Generator:
-    """A CPU generator of its own for each seed, purpose and counter."""
+    """Return the CPU generator of a seed, purpose and counter."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{counter}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def batch_indices(n: int, batch_size: int, seed: int, step: int, versions: int = 1) -> Tensor:
-    """Indices [batch_size] of the images of batch `step`, from one random order after another of all n images.
+    """Return the indices [batch_size] of the images in batch `step`.
 
-    Where there are several versions of each image, index i + n * v being the v-th of image i, every pass over the
-    images takes the next version.
+    Batches run through all n images in a random order, then in another random order, and so on. If each image has
+    several versions (index i + n * v is version v of image i), each pass takes the next version.
     """
     positions = torch.arange(step * batch_size, (step + 1) * batch_size)
     passes = positions // n

@@ -1,4 +1,4 @@
-"""A run: one variant, one seed, one scale, trained from its checkpoint or from the start into one folder."""
+"""A run: train one variant with one seed at one scale, and write the result to one folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recaps.models import build
 from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
-from recaps.training.images import samples
+from recaps.training.images import images_of
 from recaps.training.interruption import Interrupted
 from recaps.training.loop import Progress, fit
 from recaps.training.randomness import generator
@@ -44,32 +44,30 @@ def train(
     checkpoints: Path,
     device: str = "auto",
     threads: int | None = None,
-    code: str = "",
     checkpoint_seconds: float = 120,
     project: Path | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> None:
-    """Train a variant; at the end write `model.safetensors`, `config.json`, `history.csv`, `record.json` to `out`.
+    """Train a variant, and write `model.safetensors`, `config.json`, `history.csv` and `record.json` to `out`.
 
     Args:
         settings: `model` and `training`, as in the variant's configuration.
         identity: `paper`, `variant` and `scale`, for the record.
-        seed: of everything that is drawn.
+        seed: seed of all random numbers.
         dataset: the prepared training split, `<root>/<name>/<split>`.
-        test: the prepared test split; needed if `evaluate_every` asks for test errors in the history.
-        out: the run's folder.
-        checkpoints: the folder that a run which was cut continues from; outlives failures.
+        test: the prepared test split; required if `evaluate_every` is set.
+        out: folder of the run.
+        checkpoints: folder of the checkpoints; an interrupted run continues from there.
         device: `auto`, `cpu` or `cuda`.
-        threads: CPU threads; None: PyTorch's choice.
-        code: fingerprint of the code; a checkpoint made by other code is refused.
-        checkpoint_seconds: time between two checkpoints.
-        project: the git checkout whose commit the record names.
-        given: what this start was given, for the record: `job`, `gpus`, `minutes`.
+        threads: CPU threads; None: PyTorch's default.
+        checkpoint_seconds: seconds between two checkpoints.
+        project: the git checkout whose commit goes into the record.
+        given: resources of this start, for the record: `job`, `gpus`, `minutes`.
 
     Raises:
-        Interrupted: SIGTERM came and the state is saved: run again to go on.
-        TryAgain: a second trainer, a full disk.
-        UserError: bad settings or data, a checkpoint of another run, a loss that is not finite.
+        Interrupted: the process received SIGTERM and saved its state; run again to continue.
+        TryAgain: another process trains this run, or the disk is full.
+        UserError: invalid settings or data, a checkpoint of another run, or a loss that is not finite.
     """
     started = provenance.now()
     where = devices.choose(device, threads)
@@ -78,13 +76,13 @@ def train(
     shape = view_shape(arrays.images.shape[1:], training)
     model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
     model.configure(training)
-    batches = Batches(samples(arrays, where), training, seed, where)
+    batches = Batches(images_of(arrays, where), training, seed, where)
     resolved = {**identity, "seed": seed, **settings, "data": "/".join(dataset.parts[-2:])}
     progress = fit(
         model,
         batches,
         checkpoints,
-        _fingerprint(settings, seed, [dataset, *([test] if test else [])], where, code),
+        _fingerprint(settings, seed, [dataset, *([test] if test else [])], where),
         checkpoint_seconds=checkpoint_seconds,
         start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started, **(given or {})},
         test=_tester(model, test, training, where),
@@ -110,7 +108,7 @@ def train(
 
 
 def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
-    """Return the trained model of a run, ready for evaluation on `device`, and its resolved config."""
+    """Return the trained model of a run in evaluation mode on `device`, and its resolved config."""
     config = io.read_json(run / "config.json")
     options = families()[config["model"]["family"]].model_validate(config["model"])
     model = build(options, tuple(config["image_shape"]), config["classes"])
@@ -124,7 +122,7 @@ def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
 
 
 def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], classes: int, seed: int) -> Model:
-    """A model with the initial weights of a seed."""
+    """Build a model with the initial weights of a seed."""
     options = families()[settings["model"]["family"]].model_validate(settings["model"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "initial weights").initial_seed())
@@ -134,14 +132,16 @@ def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], 
 def _tester(
     model: Model, test: Path | None, training: Training, device: torch.device
 ) -> Callable[[Callable[[], None]], float]:
-    """A function that gives the model's test error in percent, and calls its argument now and then."""
+    """Return a function that computes the test error in percent and calls its argument before every batch."""
     if not training.evaluate_every:
         return lambda alive: math.nan
     if test is None:
-        raise UserError("training.evaluate_every: a test split is needed, and none is given")
+        raise UserError("training.evaluate_every: requires a test split, but none is given")
     if type(model).class_scores is Model.class_scores:
-        raise UserError("training.evaluate_every: the model is trained without labels, so it has no test error; set 0")
-    tested = samples(read(test), device)
+        raise UserError(
+            "training.evaluate_every: the model is trained without labels and has no test error; set it to 0"
+        )
+    tested = images_of(read(test), device)
     return lambda alive: error_on(model, tested, training, device, alive)
 
 
@@ -149,14 +149,12 @@ def _classes(arrays: Arrays) -> int:
     return int(arrays.record["classes"])
 
 
-def _fingerprint(
-    settings: Mapping[str, Any], seed: int, datasets: Sequence[Path], device: torch.device, code: str
-) -> str:
-    """Of all that the run's result and history depend on."""
-    # Images may be made from stored ones as they are used, so how they are made counts besides the stored bytes.
+def _fingerprint(settings: Mapping[str, Any], seed: int, datasets: Sequence[Path], device: torch.device) -> str:
+    """Return a fingerprint of all settings and data that the run's result depends on."""
+    # `parameters` also describes images that are made from the stored ones during training.
     data = [[read(each).record.get(key) for key in ("digest", "seed", "parameters")] for each in datasets]
     parts = {"model": settings["model"], "training": settings["training"]}
-    values = {**parts, "seed": seed, "data": data, "device": device.type, "code": code}
+    values = {**parts, "seed": seed, "data": data, "device": device.type}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

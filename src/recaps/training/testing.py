@@ -1,4 +1,4 @@
-"""The error of a model on a split."""
+"""The classification error of a model on a split."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from recaps.models.model import Model
 from recaps.nn.losses import right
 from recaps.training.batches import view
 from recaps.training.device import arithmetic
-from recaps.training.images import Samples
+from recaps.training.images import Images
 
 
 def error_on(
     model: Model,
-    samples: Samples,
+    images: Images,
     training: Training,
     device: torch.device,
     alive: Callable[[], None] = lambda: None,
     batch_size: int = 250,
 ) -> float:
-    """Percent of the first `training.evaluate_images` images whose classes do not get the highest scores.
+    """Return the error, in percent, on the first `training.evaluate_images` images.
 
     `alive` is called before every batch.
     """
-    n = min(training.evaluate_images or len(samples), len(samples))
+    n = min(training.evaluate_images or len(images), len(images))
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     was_training = model.training
     model.eval()
     with torch.inference_mode(), arithmetic(device, training.precision):
         for start in range(0, n, batch_size):
             alive()
-            batch = samples(torch.arange(start, min(start + batch_size, n), device=device))
+            batch = images(torch.arange(start, min(start + batch_size, n), device=device))
             wrong += (~right(model.class_scores(view(batch["images"], training)), batch["labels"])).sum()
     model.train(was_training)
     return 100 * int(wrong) / n

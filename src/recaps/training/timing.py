@@ -1,4 +1,4 @@
-"""Training steps of several variants, timed side by side."""
+"""Compare the speed of training steps of several variants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recaps.config.training import Training
 from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
-from recaps.training.images import Samples, samples
+from recaps.training.images import Images, images_of
 from recaps.training.randomness import generator
 from recaps.training.run import fresh_model
 
@@ -32,19 +32,19 @@ def time_variants(
     threads: int | None = None,
     project: Path | None = None,
 ) -> None:
-    """Time training steps, batches included, and write seconds per step to `out` (JSON).
+    """Time training steps, including their batches, and write the seconds per step to `out` (JSON).
 
-    Every round takes all variants in a random order of its own, so that what else the machine does meets all alike.
+    Each round times all variants in a random order, so that other load on the machine affects all of them alike.
 
     Args:
-        variants: for each its `model` and `training`, as for `train`.
-        datasets: for each its prepared training split.
-        rounds: values for each variant.
-        steps: steps that each value is the mean of.
-        batch_size: one for all instead of each variant's own.
+        variants: the `model` and `training` of each variant, as for `train`.
+        datasets: the prepared training split of each variant.
+        rounds: number of measurements of each variant.
+        steps: training steps per measurement; a measurement is their mean time.
+        batch_size: images per mini-batch for all variants; None: each variant's own batch size.
         device: `auto`, `cpu` or `cuda`.
-        threads: CPU threads; None: PyTorch's choice.
-        project: the git checkout whose commit the record names.
+        threads: CPU threads; None: PyTorch's default.
+        project: the git checkout whose commit goes into the record.
     """
     where = devices.choose(device, threads)
     batch = {} if batch_size is None else {"batch_size": batch_size}
@@ -53,7 +53,7 @@ def time_variants(
         for name, settings in variants.items()
     }
     splits = {folder: read(folder) for folder in set(datasets.values())}
-    on_device = {folder: samples(arrays, where) for folder, arrays in splits.items()}
+    on_device = {folder: images_of(arrays, where) for folder, arrays in splits.items()}
     steppers = {}
     for name, folder in datasets.items():
         shape = view_shape(splits[folder].images.shape[1:], trainings[name])
@@ -82,11 +82,11 @@ def time_variants(
     )
 
 
-def _stepper(model: Model, training: Training, split: Samples, device: torch.device) -> Callable[[int], None]:
-    """A function that trains a model for some steps more."""
+def _stepper(model: Model, training: Training, images: Images, device: torch.device) -> Callable[[int], None]:
+    """Return a function that trains a model for a further number of steps."""
     model.place(device).configure(training)
     model.train()
-    batches = Batches(split, training, 0, device)
+    batches = Batches(images, training, 0, device)
     done = 0
 
     def step(n: int) -> None:

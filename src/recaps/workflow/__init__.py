@@ -1,4 +1,5 @@
-"""What the Snakemake workflow asks of the library; imports neither Snakemake nor PyTorch.
+"""The part of the library that serves the Snakemake workflow; imports neither Snakemake nor PyTorch.
 
-`plan` answers the rules (which files, which settings), `job` runs a script's one function. No result depends on either.
+`layout` has every path, `plan` answers the rules (files, settings, fingerprints), `stages` has one function per rule,
+and `job` runs it. No result depends on this code, except on the stage that makes it.
 """

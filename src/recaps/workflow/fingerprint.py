@@ -1,13 +1,12 @@
-"""A fingerprint of code: of what given modules say and of every module of this package that they import.
+"""Fingerprints of code: of given modules and of all modules of this package that they import.
 
-Snakemake sees that a rule's script changed, not that the library below it did. Each rule therefore carries, as a
-parameter, the fingerprint of its script: editing EM routing retrains the EM runs, editing a figure retrains nothing,
-and comments, docstrings and layout change no fingerprint.
+Snakemake does not see changes of the library. Each rule therefore has a parameter `code`: the fingerprint of its stage,
+one function of `recaps.workflow.stages`. Editing EM routing retrains the EM runs; editing a figure retrains nothing.
+Comments, docstrings and formatting do not change a fingerprint.
 
-What is followed: import statements anywhere in a module, also inside functions, but not those for type checking only.
-`from package import name` leads to the module that `name` comes from; a package on the way to a module counts with its
-own text only, so that what it re-exports for others does not matter. Style sheets and templates count with the
-modules they lie beside. Modules that are imported by a computed name must be given as roots.
+All import statements count, also those inside functions, except those for type checking only. `from package import
+name` leads to the module that defines `name`; of the packages on the way, only their own text counts. Style sheets and
+templates belong to the modules of their folder. Modules that are imported by a computed name must be given as roots.
 """
 
 from __future__ import annotations
@@ -20,22 +19,23 @@ from pathlib import Path
 
 import recaps
 
-#: Files that are no Python and belong to the code that they lie beside.
+#: Endings of files that belong to the modules of their folder.
 TEMPLATES = (".css", ".j2", ".mplstyle")
 
-#: Starts and watches jobs; what they compute does not depend on it.
+#: Starts and watches jobs; does not affect their results.
 IGNORED = ("recaps.workflow",)
 
 
 def fingerprint(roots: Sequence[str], package: Path | None = None) -> str:
-    """Return 16 hexadecimal digits for the code below `roots`.
+    """Return the fingerprint of `roots`, 16 hexadecimal digits.
 
     Args:
-        roots: names of modules (`recaps.training.run`), or paths of Python files outside the package.
+        roots: names of modules (`recaps.training.run`) or of functions (`recaps.workflow.stages:train_variant`). Of a
+            function's module, only the function and the statements that it depends on count.
         package: the folder of the package; this one by default.
 
     Raises:
-        ValueError: a root is neither a module of the package nor a file.
+        ValueError: the package has no such module or function.
     """
     return _code(package or Path(recaps.__file__).parent).fingerprint(tuple(roots))
 
@@ -46,7 +46,7 @@ def _code(package: Path) -> Code:
 
 
 class Code:
-    """The modules of one package; each is read when asked for, and only once."""
+    """The modules of one package. Each is read once, when it is needed."""
 
     def __init__(self, package: Path) -> None:
         self.package = package
@@ -60,46 +60,38 @@ class Code:
     def _fingerprint(self, roots: tuple[str, ...]) -> str:
         state = hashlib.sha256()
         for name in sorted(self.closure(roots)):
-            state.update(f"{Path(name).name} {self.digest(name)}\n".encode())
+            state.update(f"{name} {self.digest(name)}\n".encode())
         return state.hexdigest()[:16]
 
     def closure(self, roots: Sequence[str]) -> set[str]:
-        """The roots, the modules they import, those that these import, and so on; with the packages on the way."""
-        for root in roots:
-            self._path(root)
+        """Return the roots, all modules that they import, directly or not, and the packages on the way."""
         found: set[str] = set()
         waiting = list(roots)
         while waiting:
             name = waiting.pop()
-            if name not in found and not name.startswith(IGNORED):
+            if name not in found and (name in roots or not name.startswith(IGNORED)):
                 found.add(name)
                 waiting += self.imports(name)
-        return found | {parent for name in found for parent in _parents(name)}
-
-    def files(self, name: str) -> list[Path]:
-        """The file of a module, and the style sheets and templates beside it."""
-        file = self._path(name)
-        beside = sorted(file.parent.iterdir()) if _is_module(name) else []
-        return [file, *(other for other in beside if other.suffix in TEMPLATES)]
+        parents = {parent for name in found for parent in _parents(name)}
+        return found | {parent for parent in parents if not parent.startswith(IGNORED)}
 
     def _digest(self, name: str) -> str:
-        """Hash of what a module says, and of the style sheets and templates beside it."""
+        """Hash the code of a module, and the style sheets and templates of its folder."""
         state = hashlib.sha256(" ".join(_canonical(self._tree(name))).encode())
-        for other in self.files(name)[1:]:
-            state.update(other.name.encode() + other.read_bytes())
+        for file in sorted(self._path(name).parent.iterdir()):
+            if file.suffix in TEMPLATES:
+                state.update(file.name.encode() + file.read_bytes())
         return state.hexdigest()
 
     def _file(self, name: str) -> Path | None:
-        """The file of a module, or None where there is no such module."""
-        if not _is_module(name):
-            return Path(name) if Path(name).is_file() else None
-        first, *rest = name.split(".")
+        """Return the file of a module, or None if there is no such module."""
+        first, *rest = name.partition(":")[0].split(".")
         path = self.package.joinpath(*rest)
         candidates = (path / "__init__.py", path.with_suffix(".py")) if rest else (path / "__init__.py",)
         return next((file for file in candidates if first == self.package.name and file.is_file()), None)
 
     def _imports(self, name: str) -> list[str]:
-        """The modules of the package that a module imports."""
+        """Return the modules of the package that a module imports."""
         return list(self._each_import(name))
 
     def _each_import(self, name: str) -> Iterator[str]:
@@ -113,20 +105,20 @@ class Code:
                     yield from self._named(source, alias.name)
 
     def _whole(self, name: str) -> Iterator[str]:
-        """`import name`: the module, and all that it offers by name."""
+        """`import name`: the module, and all names that it exports."""
         if self.file(name) is not None:
             yield name
             yield from self._offered(name).values()
 
     def _named(self, module: str, name: str) -> Iterator[str]:
-        """`from module import name`: the submodule, or the module that the name comes from, else the module itself."""
+        """`from module import name`: the submodule, or the module that defines the name, else the module itself."""
         if self.file(f"{module}.{name}") is not None:
             yield from self._whole(f"{module}.{name}")
         elif self.file(module) is not None:
             yield self._offered(module).get(name, module)
 
     def _offer(self, name: str) -> dict[str, str]:
-        """For a package: the names that its `__init__` imports for others, also lazily, and the modules they are in."""
+        """Return the names that the `__init__` of a package imports, also lazily, with the modules that define them."""
         file = self.file(name)
         if file is None or file.name != "__init__.py":
             return {}
@@ -137,7 +129,7 @@ class Code:
         return {key: module for key, module in offered.items() if self.file(module) is not None}
 
     def _source(self, name: str, node: ast.ImportFrom, imported: str | None = None) -> str:
-        """The absolute name of the module that an import names; the imported name itself where it is a module."""
+        """Return the absolute name of the module of an import; the imported name itself if it is a module."""
         module = node.module or ""
         if node.level:
             file = self.file(name)
@@ -149,26 +141,46 @@ class Code:
 
     def _parse(self, name: str) -> ast.Module:
         file = self._path(name)
-        return ast.parse(file.read_text(encoding="utf-8"), str(file))
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        _, _, function = name.partition(":")
+        if not function:
+            return tree
+        if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
+            raise ValueError(f"{name}: {self.package.name} has no such function")
+        return _only(tree, function)
 
     def _path(self, name: str) -> Path:
         file = self.file(name)
         if file is None:
-            raise ValueError(f"{name}: neither a module of {self.package.name} nor a Python file")
+            raise ValueError(f"{name}: {self.package.name} has no such module")
         return file
 
 
-def _is_module(name: str) -> bool:
-    return not name.endswith(".py")
+def _only(tree: ast.Module, function: str) -> ast.Module:
+    """Return the part of a module that one of its functions depends on."""
+    names, needed = {function}, list[ast.stmt]()
+    while more := [node for node in tree.body if node not in needed and names & _bound(node)]:
+        needed += more
+        names |= {each.id for node in more for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return ast.Module(body=[node for node in tree.body if node in needed], type_ignores=[])
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
 def _parents(name: str) -> list[str]:
-    parts = name.split(".") if _is_module(name) else []
+    parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
-    """All statements, with or without those below `if TYPE_CHECKING:`."""
+    """Yield all statements, with or without those under `if TYPE_CHECKING:`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             continue
@@ -179,7 +191,7 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
 
 
 def _canonical(node: ast.AST) -> list[str]:
-    """A syntax tree as words, without positions, docstrings and what only newer Pythons have a field for."""
+    """Return a syntax tree as words, without positions, docstrings and the empty fields that newer Pythons add."""
     words: list[str] = []
     _add_words(node, words)
     return words
@@ -202,5 +214,5 @@ def _add_words(node: ast.AST, words: list[str]) -> None:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """A statement that is nothing but a string, at the head of a function or below a field: without effect."""
+    """Return whether a statement is only a string: a docstring of a module, function, class or field."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,4 +1,4 @@
-"""Run a script's one function: log to the rule's file, tell a mistake in one line, exit with a status that fits."""
+"""Run a stage as a job of Snakemake: log to the rule's file, report a mistake in one line, set the exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from recaps.errors import BROKEN, UserError
-from recaps.receipts import receipt
+from recaps.workflow.receipts import receipt
 
 #: Exit status after Ctrl-C, as shells have it.
 STOPPED = 130
@@ -22,16 +22,17 @@ STOPPED = 130
 
 @contextmanager
 def job(snakemake: Any, *, show: bool = False, raw: bool = False) -> Iterator[None]:
-    """The body of a script; `snakemake` is the object that Snakemake puts into it.
+    """Run the body of a script as a job; `snakemake` is the object that Snakemake passes to the script.
 
-    Import what is heavy inside: the log is open by then, and the number of threads is set.
+    Heavy imports belong inside the body: by then the log is open and the number of threads is set.
 
-    - When it ends well its outputs have checksums (`recaps.receipts`), but for `raw` files, which have official ones.
-    - What is logged or written to stderr goes to the rule's log; with `show` to the terminal as well.
-    - UserError: one line on stderr; exit 1, or 75 if the job may go well later (TryAgain).
-    - Any other error: the traceback goes to the log; stderr names the error and the log. Exit 70.
-    - The last lines of the log of a job that failed are that line and its exit status, see `failure`.
-    - A full disk cuts the log short, and stops nothing.
+    - The outputs of a job that succeeds get checksums (`recaps.workflow.receipts`), except `raw` files, which have
+      official ones.
+    - Log messages and stderr go to the rule's log; with `show` also to the terminal.
+    - UserError: one line on stderr; exit status 1, or 75 if the job may succeed later (TryAgain).
+    - Any other error: the traceback goes to the log, and stderr names the error and the log. Exit status 70.
+    - The log of a failed job ends with that line and the exit status; `failure` reads them.
+    - A full disk truncates the log but does not stop the job.
     """
     os.environ["OMP_NUM_THREADS"] = str(snakemake.threads)
     path = Path(snakemake.log[0])
@@ -56,32 +57,31 @@ def job(snakemake: Any, *, show: bool = False, raw: bool = False) -> Iterator[No
             sys.stderr = terminal
 
 
-def project_root(snakemake: Any) -> Path:
-    """The checkout that the workflow runs from."""
-    return Path(snakemake.scriptdir).resolve().parents[1]
+def device(job: Any) -> str:
+    """Return the device of the configuration; if that is `auto`, the GPU that the job was given, if any.
 
-
-def device(snakemake: Any) -> str:
-    """Where the job computes: as the configuration says; if it leaves that open, on the GPU that the job was given.
-
-    Read from the configuration, not from the rule's params: another device is no reason to run a job again.
+    It is no parameter of a rule: another device is no reason to run a job again.
     """
-    configured = str(snakemake.config.get("device", "auto"))
-    return "cuda" if configured == "auto" and snakemake.resources.get("gpu", 0) else configured
+    configured = str(job.config.get("device", "auto"))
+    return "cuda" if configured == "auto" and job.resources.get("gpu", 0) else configured
 
 
-def given(snakemake: Any) -> dict[str, Any]:
-    """What a job on a cluster was given: its number, GPUs, and minutes; empty on one machine."""
+def project_root(job: Any) -> Path:
+    """Return the checkout that the workflow runs from."""
+    return Path(job.scriptdir).resolve().parents[1]
+
+
+def given(job: Any) -> dict[str, Any]:
+    """Return what a cluster gave to the job: its number, GPUs and minutes. Empty on a single machine."""
     if not (number := os.environ.get("SLURM_JOB_ID")):
         return {}
-    resources = snakemake.resources
-    # Some sites ask for GPUs by `gres`; what Slurm then gave is seen here.
+    # Some sites ask for GPUs by `gres`. The environment then shows the GPUs that Slurm gave.
     seen = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    return {"job": number, "gpus": resources.get("gpu", 0) or seen, "minutes": resources.get("runtime", 0)}
+    return {"job": number, "gpus": job.resources.get("gpu", 0) or seen, "minutes": job.resources.get("runtime", 0)}
 
 
 def failure(log: Path) -> tuple[str, int] | None:
-    """The cause and the exit status that the log of a failed job ends with; None if the job could write neither."""
+    """Return the cause and the exit status from the log of a failed job; None if it could not write them."""
     try:
         *_, cause, ending = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):
@@ -101,13 +101,13 @@ def _leave(both: _Both, log: _Log, rule: str, message: str, status: int) -> None
 
 
 class _Log(io.TextIOWrapper):
-    """A new log file, written line by line."""
+    """A log file, written line by line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(open(path, "wb"), encoding="utf-8", line_buffering=True)  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        # What a log does not take is no reason to lose the work that it tells of.
+        # A log that cannot be written is no reason to lose the job's work.
         with suppress(OSError):
             super().write(text)
         return len(text)

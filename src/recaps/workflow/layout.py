@@ -1,10 +1,12 @@
-"""Every path of the results, once.
+"""Every path of the results.
 
-A name may be a wildcard (`{paper}`), so that rules, the plan, drawings and the report all get their paths here.
+The rules, the command line, the drawings and the report all take their paths from here. A name may be a wildcard:
+without arguments, `Layout.run` returns the pattern `results/{scale}/runs/{paper}/{variant}/seed-{seed}` for a rule.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
 TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
-#: What a paper's metrics are: every number, and the arrays that its figures draw besides those of single runs.
+#: The metrics of a paper: all numbers, and the arrays that its drawings need.
 METRICS_FILES = ("metrics.csv", "metrics.npz")
 SCORECARD_FORMATS = ("csv", "md", "json")
 
@@ -24,35 +26,35 @@ class Layout:
     folder: Path
     """`results/<scale>`."""
 
-    def dataset(self, set_name: str) -> Path:
-        """The folder of a prepared split, given as `name/split`; it holds `DATASET_FILES`."""
+    def dataset(self, set_name: str = "{dataset}/{split}") -> Path:
+        """Return the folder of a prepared split, `name/split`. It holds `DATASET_FILES`."""
         return self.folder / "datasets" / set_name
 
     def runs(self, paper: str) -> Path:
         return self.folder / "runs" / paper
 
-    def run(self, paper: str, variant: str, seed: int | str) -> Path:
-        """The folder of a run; it holds `RUN_FILES`."""
+    def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
+        """Return the folder of a run. It holds `RUN_FILES`, latents, heads and probes."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
-        """Where a run's state is kept while it trains. `key` tells apart states of settings, code and data."""
+        """Return the folder of a run's checkpoints. `key` identifies settings, code and data."""
         return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / key
 
-    def paper(self, paper: str) -> Path:
-        """The folder of a paper's tables, figures, metrics and timings."""
+    def paper(self, paper: str = "{paper}") -> Path:
+        """Return the folder of a paper's tables, figures, metrics and timings."""
         return self.folder / "papers" / paper
 
-    def metrics(self, paper: str) -> list[Path]:
+    def metrics(self, paper: str = "{paper}") -> list[Path]:
         return [self.paper(paper) / name for name in METRICS_FILES]
 
-    def timing(self, paper: str, name: str) -> Path:
+    def timing(self, paper: str = "{paper}", name: str = "{timing}") -> Path:
         return self.paper(paper) / "timings" / f"{name}.json"
 
-    def table(self, paper: str, name: str) -> list[Path]:
+    def table(self, paper: str = "{paper}", name: str = "{table}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in TABLE_FORMATS]
 
-    def figure(self, paper: str, name: str) -> list[Path]:
+    def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
 
     def scorecard(self) -> list[Path]:
@@ -64,17 +66,28 @@ class Layout:
     def report(self) -> Path:
         return self.folder / "report.html"
 
+    def log(self, job: str) -> Path:
+        """Return the log of a job, `<rule>/<names>`."""
+        return self.folder / "logs" / f"{job}.log"
 
-def latents(run: Path, set_name: str) -> Path:
-    """The latents of a run on a set, given as `name/split`."""
+    def benchmark(self, job: str) -> Path:
+        return self.folder / "benchmarks" / f"{job}.tsv"
+
+
+def latents(run: Path, set_name: str = "{dataset}/{split}") -> Path:
+    """Return the latents of a run on a split, `name/split`."""
     return run / "latents" / f"{set_name.replace('/', '-')}.npz"
 
 
-def head(run: Path, head: str, protocol: str) -> Path:
-    """The result of a run's head under a protocol."""
+def head(run: Path, head: str = "{head}", protocol: str = "{protocol}") -> Path:
+    """Return the result of a run's head under a protocol."""
     return run / "heads" / f"{head}-{protocol}.json"
 
 
-def probe(run: Path, name: str) -> Path:
-    """A probe of a run."""
+def probe(run: Path, name: str = "{probe}") -> Path:
     return run / "probes" / f"{name}.npz"
+
+
+def named(folder: Path, files: Iterable[str]) -> dict[str, Path]:
+    """Return the files of a folder by name without ending: `{"model": run / "model.safetensors", ...}`."""
+    return {Path(file).stem: folder / file for file in files}

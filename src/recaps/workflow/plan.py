@@ -1,6 +1,6 @@
-"""From the checked configuration to files: what the rules of the workflow ask for.
+"""The plan: from the checked configuration to the files, settings and code that the rules of the workflow ask for.
 
-A rule's functions get Snakemake's wildcards; here they are any object with attributes `paper`, `variant` and so on.
+The rules pass Snakemake's wildcards; any object with attributes `paper`, `variant` and so on will do.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recaps import receipts
 from recaps.config.load import Project, load
 from recaps.config.variant import Output, Part, Timing, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
+from recaps.io import short
 from recaps.papers import FOLDER
 from recaps.report.claims import Printed, printed
-from recaps.workflow import layout
+from recaps.workflow import layout, receipts
 from recaps.workflow.fingerprint import fingerprint
 from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout
 
@@ -30,7 +30,7 @@ Inputs = dict[str, Any]
 
 
 def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
-    """Return the plan for the user's settings; a mistake in them ends the process with one line.
+    """Return the plan for the user's settings. A mistake in them ends the process with one line.
 
     Args:
         values: the merged configuration, as Snakemake has it.
@@ -39,7 +39,7 @@ def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
     """
     _show_library_to_jobs()
     try:
-        plan = Plan(load(values, _short(root / "config")), root)
+        plan = Plan(load(values, short(root / "config")))
         if check:
             receipts.check(Path(plan.results, plan.scale))
         return plan
@@ -48,7 +48,7 @@ def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
 
 
 def growing(amount: int) -> Callable[[Any, int], int]:
-    """A resource that grows with each attempt: `amount`, twice `amount`, ..."""
+    """Return a resource that grows with each attempt: `amount`, twice `amount`, ..."""
 
     def grown(wildcards: Any, attempt: int) -> int:
         return amount * attempt
@@ -57,11 +57,10 @@ def growing(amount: int) -> Callable[[Any, int], int]:
 
 
 class Plan:
-    """Every file of one scale, and for each the settings and the code that it depends on."""
+    """All files of one scale, with the settings and the code that each depends on."""
 
-    def __init__(self, project: Project, root: Path) -> None:
+    def __init__(self, project: Project) -> None:
         self.project = project
-        self.root = root
         self.scale = project.config.scale
         self.results = project.config.results
         self.data = project.config.data
@@ -71,7 +70,7 @@ class Plan:
     # Wildcards
 
     def any_of(self, kind: str) -> str:
-        """Pattern of the names that a wildcard may take."""
+        """Return the pattern of the names that a wildcard may take."""
         papers = self.project.papers.values()
         names: dict[str, Iterable[str]] = {
             "scale": [self.scale],
@@ -91,42 +90,68 @@ class Plan:
     # Targets
 
     def datasets(self) -> list[str]:
-        """The record of every prepared set that the papers use."""
+        """Return the records of all prepared sets that the papers use."""
         return [str(self.files.dataset(name) / "record.json") for name in self._sets()]
 
     def prepared(self) -> list[str]:
-        """All files of these sets."""
+        """Return all files of these sets."""
         return [file for name in self._sets() for file in self.dataset_files(name)]
 
+    def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
+        """Return paper, variant and seed of all runs, or of those of some papers and variants."""
+        chosen = None if variants is None else set(variants)
+        return [
+            (paper, variant, seed)
+            for paper in papers or self.project.papers
+            for variant in self.project.papers[paper].variants
+            if chosen is None or variant in chosen
+            for seed in self.project.seeds
+        ]
+
+    def of_run(self, paper: str, variant: str, seed: int) -> dict[str, list[str]]:
+        """Return the files of a run by kind: `trained`, `latents`, `heads`, `probes`."""
+        run, settings = self.files.run(paper, variant, seed), self.project.papers[paper].variants[variant]
+        heads = [(head, protocol) for head, protocols in settings.heads.items() for protocol in protocols]
+        return {
+            "trained": [str(run / file) for file in RUN_FILES],
+            "latents": [str(layout.latents(run, self.project.resolve(name))) for name in settings.latents],
+            "heads": [str(layout.head(run, *names)) for names in heads],
+            "probes": [str(layout.probe(run, name)) for name in settings.probes],
+        }
+
     def models(self) -> list[str]:
-        return [str(run / "model.safetensors") for paper in self.project.papers for run in self._runs(paper)]
+        return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
+
+    def records(self) -> list[str]:
+        """Return the records of all runs."""
+        return [str(self.files.run(*run) / "record.json") for run in self.runs()]
 
     def latents(self) -> list[str]:
-        return [file for paper in self.project.papers for file in self._paper_latents(paper)]
+        return [file for run in self.runs() for file in self.of_run(*run)["latents"]]
 
     def heads(self) -> list[str]:
-        return [file for paper in self.project.papers for file in self._paper_heads(paper)]
-
-    def tables(self) -> list[str]:
-        return [file for paper in self.project.papers for file in self._paper_tables(paper)]
-
-    def figures(self) -> list[str]:
-        return [file for paper in self.project.papers for file in self._paper_figures(paper)]
+        return [file for run in self.runs() for file in self.of_run(*run)["heads"]]
 
     def probes(self) -> list[str]:
-        return [file for paper in self.project.papers for file in self._paper_probes(paper)]
+        return [file for run in self.runs() for file in self.of_run(*run)["probes"]]
 
     def timings(self) -> list[str]:
         papers = self.project.papers.items()
         return [str(self.files.timing(name, timing)) for name, paper in papers for timing in paper.timings]
 
     def metrics(self) -> list[str]:
-        """The table of every paper's numbers."""
+        """Return the table of numbers of each paper."""
         return [str(self.files.metrics(paper)[0]) for paper in self.project.papers]
 
-    def records(self) -> list[str]:
-        """The records of all runs."""
-        return [str(run / "record.json") for paper in self.project.papers for run in self._runs(paper)]
+    def tables(self, *papers: str) -> list[str]:
+        """Return the files of all tables, or of the tables of some papers."""
+        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.papers[paper].tables]
+        return [str(file) for paper, name in made for file in self.files.table(paper, name)]
+
+    def figures(self, *papers: str) -> list[str]:
+        """Return the files of all figures, or of the figures of some papers."""
+        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.papers[paper].figures]
+        return [str(file) for paper, name in made for file in self.files.figure(paper, name)]
 
     def scorecard(self) -> list[str]:
         return [*map(str, self.files.scorecard()), *(str(self.files.verdicts(paper)) for paper in self.project.papers)]
@@ -135,51 +160,52 @@ class Plan:
         return str(self.files.report())
 
     def paper(self, name: str) -> list[str]:
-        """All that is made for one paper: tables, figures, metrics, and what these are made from."""
-        drawn = [*self._paper_tables(name), *self._paper_figures(name)]
-        return [*drawn, *map(str, self.files.metrics(name)), *self.metrics_inputs(SimpleNamespace(paper=name))]
+        """Return all files of one paper: tables, figures, metrics, and the inputs of these."""
+        inputs = self.metrics_inputs(SimpleNamespace(paper=name))
+        return [*self.tables(name), *self.figures(name), *map(str, self.files.metrics(name)), *inputs]
+
+    def papers(self) -> list[str]:
+        """Return all files of all papers."""
+        return list(dict.fromkeys(file for paper in self.project.papers for file in self.paper(paper)))
 
     def everything(self) -> list[str]:
-        """All that is made: a target asks for each file itself, as Snakemake makes no other missing one again."""
-        papers = [file for paper in self.project.papers for file in self.paper(paper)]
-        return list(dict.fromkeys([*self.prepared(), *papers, *self.scorecard(), self.report()]))
+        """Return all files. A target names each of them, as Snakemake does not replace other missing files."""
+        return list(dict.fromkeys([*self.prepared(), *self.papers(), *self.scorecard(), self.report()]))
 
     def readings(self) -> list[str]:
-        """The pages of the papers."""
+        """Return the pages of the papers."""
         return [self._own(paper, "README.md") for paper in self.project.papers]
 
     def claims(self) -> list[str]:
-        """What the papers state."""
+        """Return the claims of the papers."""
         return [self._own(paper, "claims.yaml") for paper in self.project.papers]
 
     # Inputs of the rules
 
     def raw_files(self, wildcards: Any) -> list[str]:
-        """The official files that a set is made from."""
+        """Return the official files that a split is made from."""
         files = catalogue.raw_inputs(wildcards.dataset, wildcards.split, self.project.scale.stand_in)
-        return [f"{self.data}/{file}" for file in files]
+        return [str(Path(self.data, file)) for file in files]
 
     def training_set(self, wildcards: Any) -> list[str]:
         return self.dataset_files(self.project.resolve(self._variant(wildcards).data))
 
     def test_set(self, wildcards: Any) -> list[str]:
-        """The test split of the data that a variant is trained on."""
+        """Return the test split of a variant's training data."""
         return self.dataset_files(self.project.resolve(self._variant(wildcards).test))
 
     def evaluation_set(self, wildcards: Any) -> list[str]:
-        """The test split, where the training evaluates on it."""
+        """Return the test split if the training evaluates on it."""
         return self.test_set(wildcards) if self._variant(wildcards).training.evaluate_every else []
 
     def timing_sets(self, wildcards: Any) -> Inputs:
-        """The training set of every variant of a timing, by the variant's name."""
-        return {
-            variant: self.dataset_files(self.project.resolve(settings.data))
-            for variant, settings in self._timed(wildcards).items()
-        }
+        """Return the training set of each variant of a timing, by the variant's name."""
+        timed = self._timed(wildcards).items()
+        return {name: self.dataset_files(self.project.resolve(variant.data)) for name, variant in timed}
 
     def head_latents(self, wildcards: Any) -> Inputs:
-        """The latents that a head is fitted and tested on, as `fit` (where it is fitted) and `test`."""
-        run = self.run(wildcards)
+        """Return the latents of a head, as `fit` (if the head is fitted) and `test`."""
+        run = self.files.run(wildcards.paper, wildcards.variant, wildcards.seed)
         return {role: str(layout.latents(run, name)) for role, name in self._parts(wildcards).items()}
 
     def table_inputs(self, wildcards: Any) -> list[str]:
@@ -189,10 +215,9 @@ class Plan:
         return self._shown(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
-        """All that was made for one paper: its runs, what was read from them, its timings, and the sets it shows."""
+        """Return all results of a paper: its runs, what was read from them, its timings, and the sets that it shows."""
         settings = self.project.papers[wildcards.paper]
-        runs = self._of_runs(wildcards.paper, settings.variants)
-        return [*runs, *self._besides(wildcards.paper, settings.timings, sorted(settings.shown_sets))]
+        return self._results(wildcards.paper, settings.variants, settings.timings, sorted(settings.shown_sets))
 
     # Settings of the rules
 
@@ -203,12 +228,15 @@ class Plan:
         return self.project.scale.dataset_options.get(wildcards.dataset, {})
 
     def training(self, wildcards: Any) -> dict[str, Any]:
-        """What a run is a function of, besides seed and data."""
+        """Return the settings that a run depends on, besides seed and data."""
         return _training(self._variant(wildcards))
 
     def checkpoints(self, wildcards: Any) -> str:
-        """Where a run's state is kept while it trains: a folder for each state of settings, library and the options of
-        the data, so that none finds what another began."""
+        """Return the folder of a run's checkpoints.
+
+        Each state of the settings, the library and the options of the data has its own, so that no run continues
+        another's checkpoint.
+        """
         variant = self._variant(wildcards)
         code = fingerprint(["recaps.training.run", *family(variant)])
         names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
@@ -218,28 +246,27 @@ class Plan:
         return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, key))
 
     def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
-        """As `training`, for every variant of a timing."""
+        """Return the settings of `training` for each variant of a timing."""
         return {name: _training(variant) for name, variant in self._timed(wildcards).items()}
 
     def timing_options(self, wildcards: Any) -> dict[str, Any]:
-        """How a timing measures."""
         return self._timing(wildcards).model_dump(mode="json", exclude={"variants"})
 
     def limit(self, wildcards: Any) -> int | None:
-        """The largest number of images whose latents are extracted."""
+        """Return the largest number of images whose latents are extracted; None: all."""
         wanted = f"{wildcards.dataset}/{wildcards.split}"
         limits = [n for name, n in self._variant(wildcards).latents.items() if self.project.resolve(name) == wanted]
         return None if None in limits else max(n for n in limits if n is not None)
 
     def probe_images(self, wildcards: Any) -> int:
-        """The number of images that a probe is shown."""
+        """Return the number of images that a probe gets."""
         return self._variant(wildcards).probes[wildcards.probe]
 
     def head(self, wildcards: Any) -> dict[str, Any]:
         return self.project.papers[wildcards.paper].heads[wildcards.head].model_dump(mode="json")
 
     def protocol(self, wildcards: Any) -> dict[str, Any]:
-        """A protocol with the names of the sets that are really used."""
+        """Return a protocol, with the names of the sets that this scale uses."""
         paper = self.project.papers[wildcards.paper]
         protocol = paper.protocols[wildcards.protocol].model_dump(mode="json")
         for role, name in self._parts(wildcards).items():
@@ -247,7 +274,7 @@ class Plan:
         return protocol
 
     def printed(self, wildcards: Any) -> dict[str, Printed]:
-        """What the paper prints: all of its claims that a drawing depends on."""
+        """Return the numbers that the paper prints: the part of its claims that drawings depend on."""
         return printed(Path(self._own(wildcards.paper, "claims.yaml")))
 
     def table_caption(self, wildcards: Any) -> str:
@@ -257,9 +284,10 @@ class Plan:
         return self._caption(self.project.papers[wildcards.paper].figures[wildcards.figure])
 
     def settings(self, wildcards: Any) -> dict[str, Any]:
-        """The configuration without what changes no number; of the paper in the wildcards alone, if there is one.
+        """Return the configuration without the settings that change no number.
 
-        What is left out of a paper is in no drawing of it, whose caption says so.
+        If the wildcards name a paper, the result has this paper only and no `left_out`: a drawing does not show what
+        is left out, and its caption says so.
         """
         machine = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
         values = self.project.model_dump(mode="json", exclude={"config": machine})
@@ -269,120 +297,63 @@ class Plan:
         return values
 
     def left_out(self, wildcards: Any) -> dict[str, Any]:
-        """What the papers go without."""
+        """Return the parts of the papers that are left out."""
         return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
 
     def gpus(self, wildcards: Any) -> int:
-        """GPUs of a job: one where the configuration asks for CUDA, as that of the profile for clusters does."""
+        """Return the GPUs of a job: one if the configuration asks for CUDA, as the profile for clusters does."""
         return int(self.project.config.device == "cuda")
 
     # Code of the rules
 
-    def code(self, script: str, *modules: str) -> str:
-        """Fingerprint of a rule's script, the library below it, and modules that the library imports by name."""
-        return fingerprint([str(self.root / "workflow" / "scripts" / f"{script}.py"), *modules])
+    def code(self, stage: str, *modules: str) -> str:
+        """Return the fingerprint of a stage, and of modules that the library imports by a computed name."""
+        return fingerprint([f"recaps.workflow.stages:{stage}", *modules])
 
-    def family_code(self, script: str) -> Callable[[Any], str]:
-        """As `code`, with the family of the variant's model."""
-
-        def of(wildcards: Any) -> str:
-            return self.code(script, *family(self._variant(wildcards)))
-
-        return of
+    def family_code(self, stage: str) -> Callable[[Any], str]:
+        """Like `code`, with the family of the variant's model."""
+        return lambda wildcards: self.code(stage, *family(self._variant(wildcards)))
 
     def probe_code(self, wildcards: Any) -> str:
-        """As `code`, with the family of the variant's model and the paper's probes."""
+        """Like `code`, with the family of the variant's model and the paper's probes."""
         return self.code("read_probe", *family(self._variant(wildcards)), f"recaps.papers.{wildcards.paper}.probes")
 
     def timing_code(self, wildcards: Any) -> str:
-        """As `code`, with the families of all models that are timed."""
+        """Like `code`, with the families of all models that are timed."""
         modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
         return self.code("time_steps", *sorted(modules))
 
-    def paper_code(self, script: str, part: str) -> Callable[[Any], str]:
-        """As `code`, with the paper's module `tables`, `figures` or `metrics`."""
-
-        def of(wildcards: Any) -> str:
-            return self.code(script, f"recaps.papers.{wildcards.paper}.{part}")
-
-        return of
+    def paper_code(self, stage: str, part: str) -> Callable[[Any], str]:
+        """Like `code`, with the paper's module `tables`, `figures` or `metrics`."""
+        return lambda wildcards: self.code(stage, f"recaps.papers.{wildcards.paper}.{part}")
 
     # Names of files
 
     def _sets(self) -> list[str]:
-        """The sets that the papers use, by the names of those that are really used."""
+        """Return the sets that the papers use, by the names of their replacements at this scale."""
         papers = self.project.papers.values()
         return sorted({self.project.resolve(name) for paper in papers for name in paper.used_sets})
 
     def dataset_files(self, name: str) -> list[str]:
-        """The files of a prepared split, given the name of the set that is really used."""
+        """Return the files of a prepared split, by its name at this scale."""
         return [str(self.files.dataset(name) / file) for file in DATASET_FILES]
 
-    def run(self, wildcards: Any) -> Path:
-        """The folder of a run."""
-        return self.files.run(wildcards.paper, wildcards.variant, wildcards.seed)
-
-    def _runs(self, paper: str, variant: str | None = None) -> list[Path]:
-        """The folders of a paper's runs, or of one variant's."""
-        variants = [variant] if variant else self.project.papers[paper].variants
-        return [self.files.run(paper, name, seed) for name in variants for seed in self.project.seeds]
-
     def _own(self, paper: str, file: str) -> str:
-        """A file of the paper's own folder."""
-        return str(_short(FOLDER / paper / file))
-
-    def _paper_tables(self, paper: str) -> list[str]:
-        tables = self.project.papers[paper].tables
-        return [str(file) for name in tables for file in self.files.table(paper, name)]
-
-    def _paper_figures(self, paper: str) -> list[str]:
-        figures = self.project.papers[paper].figures
-        return [str(file) for name in figures for file in self.files.figure(paper, name)]
-
-    def _paper_latents(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
-        known = self.project.papers[paper].variants
-        return [
-            str(layout.latents(run, self.project.resolve(name)))
-            for variant in (known if variants is None else variants)
-            for run in self._runs(paper, variant)
-            for name in known[variant].latents
-        ]
-
-    def _paper_heads(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
-        known = self.project.papers[paper].variants
-        return [
-            str(layout.head(run, head, protocol))
-            for variant in (known if variants is None else variants)
-            for run in self._runs(paper, variant)
-            for head, protocols in known[variant].heads.items()
-            for protocol in protocols
-        ]
-
-    def _paper_probes(self, paper: str, variants: Iterable[str] | None = None) -> list[str]:
-        known = self.project.papers[paper].variants
-        return [
-            str(layout.probe(run, name))
-            for variant in (known if variants is None else variants)
-            for run in self._runs(paper, variant)
-            for name in known[variant].probes
-        ]
-
-    def _of_runs(self, paper: str, variants: Iterable[str]) -> list[str]:
-        """All that was made of some variants: runs, latents, heads and probes."""
-        names = list(variants)
-        trained = [str(run / file) for name in names for run in self._runs(paper, name) for file in RUN_FILES]
-        read = (self._paper_latents(paper, names), self._paper_heads(paper, names), self._paper_probes(paper, names))
-        return [*trained, *(file for files in read for file in files)]
+        """Return a file of the paper's own folder."""
+        return str(short(FOLDER / paper / file))
 
     def _shown(self, paper: str, output: Output) -> list[str]:
-        """What a table or figure is drawn from: the paper's metrics, and all of the variants that it shows."""
-        runs = self._of_runs(paper, self.project.papers[paper].shown(output))
-        return [*map(str, self.files.metrics(paper)), *runs, *self._besides(paper, output.timings, output.sets)]
+        """Return the inputs of a table or figure: the paper's metrics, and the results of its variants."""
+        shown = self._results(paper, self.project.papers[paper].shown(output), output.timings, output.sets)
+        return [*map(str, self.files.metrics(paper)), *shown]
 
-    def _besides(self, paper: str, timings: Iterable[str], sets: Iterable[str]) -> list[str]:
-        """What a table or figure reads besides runs."""
-        shown = [file for name in sets for file in self.dataset_files(self.project.resolve(name))]
-        return [*(str(self.files.timing(paper, name)) for name in timings), *shown]
+    def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
+        runs = [self.of_run(*run) for run in self.runs([paper], variants)]
+        return [
+            *(file for run in runs for files in run.values() for file in files),
+            *(str(self.files.timing(paper, name)) for name in timings),
+            *(file for name in sets for file in self.dataset_files(self.project.resolve(name))),
+        ]
 
     def _caption(self, output: Output) -> str:
         warning = " STAND-IN DATA: the numbers show only that everything runs." if self.project.scale.stand_in else ""
@@ -391,7 +362,7 @@ class Plan:
     def _variant(self, wildcards: Any) -> Variant:
         paper = self.project.papers[wildcards.paper]
         if wildcards.variant not in paper.variants:
-            where = f"{wildcards.paper}/paper.yaml"
+            where = self._own(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 
@@ -399,12 +370,12 @@ class Plan:
         return self.project.papers[wildcards.paper].timings[wildcards.timing]
 
     def _timed(self, wildcards: Any) -> dict[str, Variant]:
-        """The variants of a timing."""
+        """Return the variants of a timing."""
         variants = self.project.papers[wildcards.paper].variants
         return {name: variants[name] for name in self._timing(wildcards).variants}
 
     def _parts(self, wildcards: Any) -> dict[str, str]:
-        """The sets a head is fitted and tested on, by role."""
+        """Return the sets that a head is fitted and tested on, by role."""
         paper = self.project.papers[wildcards.paper]
         protocol = paper.protocols[wildcards.protocol]
         parts: dict[str, Part | None] = {"fit": protocol.fit, "test": protocol.test}
@@ -415,13 +386,13 @@ class Plan:
     # Checks across files
 
     def _check_sets(self) -> None:
-        """Refuse sets, splits and options that the catalogue does not know."""
+        """Refuse sets, splits and options that are not in the catalogue."""
         scale = f"config/scales/{self.scale}.yaml"
         for name, options in self.project.scale.dataset_options.items():
             _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
         for paper, settings in self.project.papers.items():
             for name in sorted(settings.used_sets):
-                _at(f"{paper}/paper.yaml", catalogue.check_split, *self.project.resolve(name).split("/"))
+                _at(self._own(paper, "paper.yaml"), catalogue.check_split, *self.project.resolve(name).split("/"))
 
 
 def _training(variant: Variant) -> dict[str, Any]:
@@ -429,27 +400,21 @@ def _training(variant: Variant) -> dict[str, Any]:
 
 
 def family(variant: Variant) -> list[str]:
-    """The modules that a variant's model is imported from by name."""
+    """Return the modules that a variant's model is imported from by name."""
     modules: list[str] = variant.model.modules
     return modules
 
 
 def _at(where: str, check: Callable[..., Any], *arguments: Any) -> None:
-    """Call `check`; its UserError gets told where the mistake is."""
+    """Call `check`, and add to its UserError where the mistake is."""
     try:
         check(*arguments)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
 
 
-def _short(path: Path) -> Path:
-    """The path as seen from the working directory where that is shorter."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else Path(relative)
-
-
 def _show_library_to_jobs() -> None:
-    """Let jobs in a conda environment of their own (`--sdm conda`) import this very library."""
+    """Let jobs in their own conda environment (`--sdm conda`) import this library."""
     source = Path(__file__).resolve().parents[2]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if source.name == "src" and str(source) not in paths:

@@ -1,4 +1,4 @@
-"""Tables, figures and metrics of the paper `consensus`, from a small tree of results of our choice."""
+"""Tables, figures and metrics of the paper `consensus`, from a small tree of made results."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import made_results
 import numpy as np
 import pytest
 import torch
-from made_results import CONFIG, values
+from made_results import CONFIG, measured, values
 from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.errors import UserError
 from recaps.npz import Array, save
-from recaps.papers.consensus import metrics as consensus
+from recaps.papers.consensus import architecture, figures, metrics, probes, tables
 from recaps.report import draw
-from recaps.papers.consensus import architecture as networks
-from recaps.report.results import Results
 from recaps.report.claims import Bound, Number, Ordering, check_variants
+from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
 
 CLAIMS = made_results.claims("consensus")
+ROUTINGS = ("connectionist", "em", "similarity")
 SHAPES = {"mnist": ([1, 28, 28], 10), "norb": ([1, 32, 32], 5)}
 SIDES = {"mnist": 3, "norb": 4}
 #: Errors by routing on MNIST and smallNORB, and at familiar and novel viewpoints.
@@ -44,23 +44,23 @@ def project() -> Project:
     return config()
 
 
-@pytest.fixture
-def results(tmp_path: Path, project: Project) -> Results:
-    return make(tmp_path, project, seeds=(0, 1))
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Results:
+    return make(tmp_path_factory.mktemp("results"), project, seeds=(0, 1))
 
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
-    """Results in which seed s has every error s points higher."""
+    """Measured results in which seed s has every error s points higher."""
     results = made_results.frame(folder, project, "consensus", seeds, _run)
     for name in sorted(results.paper.shown_sets):
         arrays.save(_norb() if name.startswith("smallnorb") else _digits(), made_results.datasets(results) / name)
     seconds = {f"mnist-{each}": [k, 2 * k] for each, k in (("em", 1.0), ("similarity", 0.5), ("connectionist", 3.0))}
     made_results.timed(results, seconds, batch_size=100)
-    return results
+    return measured(results)
 
 
 def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
-    dataset, _, routing = variant.partition("-")
+    dataset, routing = variant.split("-")[:2]
     run = results.run(variant, seed)
     shape, classes = SHAPES.get(dataset, SHAPES["norb"])
     io.write_json(run / "config.json", {"model": model, "image_shape": shape, "classes": classes})
@@ -121,7 +121,7 @@ def _norb() -> arrays.Arrays:
 
 
 def test_table_1_measures_shapes_and_counts_weights(results: Results) -> None:
-    table = consensus.table_1(results)
+    table = tables.table_1(results)
     paper = table[table["geometry"] == "smallNORB, the paper's setting"].set_index("layer")
     assert list(paper["output"])[:-1] == ["32x32x1", "14x14x64", "14x14x64", "14x14x8", "6x6x16", "4x4x16", "1x1x5"]
     assert list(paper["details ours"]) == list(paper["details published"])
@@ -141,26 +141,26 @@ def test_table_1_measures_shapes_and_counts_weights(results: Results) -> None:
 
 def test_a_narrower_run_is_listed_as_it_is(tmp_path: Path) -> None:
     narrow = {"model": {"conv_channels": 8, "types": [4, 4, 4], "lstm_units": 4, "activation_layers": [[], [8], [16]]}}
-    project = config("smallnorb", **{f"mnist-{each}": narrow for each in consensus.ROUTINGS})
+    project = config("smallnorb", **{f"mnist-{each}": narrow for each in ROUTINGS})
     results = make(tmp_path, project, seeds=(0,))
-    table = consensus.table_1(results).set_index(["geometry", "layer"])
+    table = tables.table_1(results).set_index(["geometry", "layer"])
     assert table.loc[("MNIST, as run", "Convolutional Capsule Layer 1"), "details ours"] == "K=3, S=2, Ch=4"
     assert table.loc[("MNIST, as run", "Primary Capsules"), "weights"] == 8 * 4 * 17 + 4 * 17
     assert "smallNORB, as run" not in table.index
     assert table.loc[("smallNORB, the paper's setting", "Total without BatchNorm"), "weights"] == 86_280
-    second = consensus.table_2(results).iloc[1]
+    second = tables.table_2(results).iloc[1]
     assert second["activation ours"] == "[8]"
     assert second["activation published"] == "[64, 64]"
     assert second["units ours"] == 4
     assert second["parameters: cell"] == (34 + 4) * 16 + 16
     assert second["parameters: activation"] == 4 * 8 + 8 + 8 + 1
-    rows = consensus.metrics(results)
+    rows = metrics.metrics(results)
     assert values(rows, "mnist-em", "paper-weights") == [86_280]
     assert values(rows, "mnist-em", "weights") == [208 + 612 + 9 * 4 * 4 * 16 * 2 + 9 * 4 * 10 * 16]
 
 
 def test_table_2_counts_every_network(results: Results) -> None:
-    table = consensus.table_2(results)
+    table = tables.table_2(results)
     assert list(table["compatibility published"]) == list(table["compatibility ours"]) == ["[]", "[32, 32]", "[64, 64]"]
     assert list(table["parameters: cell"]) == [(34 + 16) * 64 + 64] * 3
     assert list(table["parameters: activation"]) == [17, 16 * 64 + 64 + 64 * 64 + 64 + 65, 2108 + 124 * 125 + 125]
@@ -168,8 +168,9 @@ def test_table_2_counts_every_network(results: Results) -> None:
 
 
 def test_table_3_has_every_published_row(results: Results) -> None:
-    table = consensus.table_3(results)
-    assert len(table) == 2 * 5
+    table = tables.table_3(results)
+    assert len(table) == 3 + 5
+    assert list(table["routing"])[:3] == ["Connectionist", "EM (www0wwwjs1)", "Similarity learning"]
     assert list(table["error % published"].dropna()) == [0.53, 0.9, 1, 6.7, 6.3, 8.2, 2.2, 8.19]
     norb = table[table["benchmark"] == "smallNORB"].set_index("routing")
     assert norb.loc["EM (Gritzman)", "error % ours"] == pytest.approx(6.8)  # seeds 6.3 and 7.3
@@ -180,7 +181,7 @@ def test_table_3_has_every_published_row(results: Results) -> None:
 
 
 def test_table_4_has_the_gap_and_its_own_deviation(results: Results) -> None:
-    rows = consensus.table_4(results).set_index(["viewpoint", "routing"])
+    rows = tables.table_4(results).set_index(["viewpoint", "routing"])
     assert len(rows) == 6
     row = rows.loc[("elevation", "Similarity learning")]
     assert row["familiar %"] == pytest.approx(6.5)
@@ -193,15 +194,15 @@ def test_table_4_has_the_gap_and_its_own_deviation(results: Results) -> None:
 
 def test_one_seed_has_no_deviation(tmp_path: Path, project: Project) -> None:
     results = make(tmp_path, project, seeds=(0,))
-    assert consensus.table_3(results)["sd"].isna().all()
-    assert consensus.table_4(results)["gap sd"].isna().all()
+    assert tables.table_3(results)["sd"].isna().all()
+    assert tables.table_4(results)["gap sd"].isna().all()
 
 
 # Metrics
 
 
 def test_errors_and_gaps(results: Results) -> None:
-    table = consensus.metrics(results)
+    table = metrics.metrics(results)
     assert values(table, "norb-connectionist", "error") == pytest.approx([6.7, 7.7])
     assert values(table, "azimuth-em", "error-novel") == pytest.approx([13, 14])
     assert values(table, "azimuth-em", "gap") == pytest.approx([8, 8])
@@ -211,7 +212,7 @@ def test_errors_and_gaps(results: Results) -> None:
 
 
 def test_shares_are_means_over_images(results: Results) -> None:
-    table = consensus.metrics(results)
+    table = metrics.metrics(results)
     rows = table[(table["variant"] == "norb-em") & (table["metric"] == "effective-share-class")]
     expected = results.probe("norb-em", "routing")["effective-2"].mean((1, 2))
     assert rows["value"].iloc[0] == pytest.approx(expected.mean())
@@ -221,7 +222,7 @@ def test_shares_are_means_over_images(results: Results) -> None:
 
 
 def test_time_is_compared_within_each_round(results: Results) -> None:
-    table = consensus.metrics(results)
+    table = metrics.metrics(results)
     assert values(table, "mnist-connectionist", "time-ratio") == pytest.approx([3.0])
     assert values(table, "mnist-similarity", "time-ratio") == pytest.approx([0.5])
     assert not values(table, "mnist-em", "time-ratio")
@@ -229,13 +230,13 @@ def test_time_is_compared_within_each_round(results: Results) -> None:
 
 def test_every_claim_finds_what_it_measures(results: Results, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    verdicts = made_results.verdicts("consensus", consensus.metrics(results))
+    verdicts = made_results.verdicts("consensus", metrics.metrics(results))
     assert verdicts["consensus/section-5/weights"] == "reproduced"
 
 
 def test_without_smallnorb_its_claims_are_not_judged(tmp_path: Path) -> None:
     results = make(tmp_path, config("smallnorb"), seeds=(0,))
-    card = scorecard(CLAIMS, consensus.metrics(results).assign(paper="consensus", stand_in=False), "desk")
+    card = scorecard(CLAIMS, metrics.metrics(results).assign(paper="consensus", stand_in=False), "desk")
     lacking = card[card["verdict"] == "not run at this scale"]["id"]
     assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id]
 
@@ -255,21 +256,21 @@ def test_the_claims_hold_every_printed_number() -> None:
 
 
 def test_the_toy_clustering_is_equation_11_and_stands_still() -> None:
-    votes, activations = networks.toy_votes()
-    pairs = [(one, two) for one in consensus.LAMBDA_1 for two in consensus.LAMBDA_2]
-    shares, poses = networks.cluster(votes, activations, pairs, consensus.TOY_WIDTH)
+    votes, activations = figures.toy_votes()
+    pairs = [(one, two) for one in figures.LAMBDA_1 for two in figures.LAMBDA_2]
+    shares, poses = figures.cluster(votes, activations, pairs, figures.TOY_WIDTH)
     np.testing.assert_allclose(shares.sum(1), 1)
     for (one, two), share, pose in zip(pairs, shares, poses, strict=True):
-        similarity = np.exp(-np.square(votes - pose).sum(1) / (2 * consensus.TOY_WIDTH**2))
+        similarity = np.exp(-np.square(votes - pose).sum(1) / (2 * figures.TOY_WIDTH**2))
         expected = activations ** (two / (one + two)) * np.exp(similarity / (one + two))
         np.testing.assert_allclose(share, expected / expected.sum(), rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(pose, share @ votes, atol=1e-9)
 
 
 def test_the_toy_shows_what_its_caption_says() -> None:
-    votes, activations = networks.toy_votes()
+    votes, activations = figures.toy_votes()
     assert activations[:30].max() < activations[30:50].min()
-    shares, poses = networks.cluster(votes, activations, [(0.05, 0), (0.05, 10), (12, 1)], consensus.TOY_WIDTH)
+    shares, poses = figures.cluster(votes, activations, [(0.05, 0), (0.05, 10), (12, 1)], figures.TOY_WIDTH)
     assert poses[0, 0] < -1, "the larger cluster"
     assert poses[1, 0] > 0, "towards the active one"
     assert shares[2].max() / shares[2].min() < 1.5, "all but even"
@@ -279,38 +280,38 @@ def test_the_kernel_is_equation_15() -> None:
     distances, mixture, widths = np.array([0.0, 0.5, 2.0]), np.array([0.0, 1.0]), np.array([[1.0, 0.2], [0.5, 3.0]])
     weights = np.exp(mixture) / np.exp(mixture).sum()
     expected = np.einsum("q,nqj->nj", weights, np.exp(-(distances[:, None, None] ** 2) / (2 * widths**2)))
-    np.testing.assert_allclose(networks.kernel(distances, mixture, widths), expected, rtol=1e-4)
+    np.testing.assert_allclose(figures.kernel(distances, mixture, widths), expected, rtol=1e-4)
 
 
 def test_scenes_have_their_cameras_in_order() -> None:
     split = _norb()
-    places = consensus._scenes(split)
+    places = figures._scenes(split)
     assert places.shape == (5, 2)
     assert split.factors["camera"][places].tolist() == [[0, 1]] * 5
     assert split.factors["original"][places].tolist() == [[k, k] for k in range(5)]
-    assert consensus._scenes(_digits()).tolist() == [[k] for k in range(10)]
+    assert figures._scenes(_digits()).tolist() == [[k] for k in range(10)]
 
 
 def test_the_network_sees_crops_of_smallnorb_and_mnist_as_it_is(project: Project) -> None:
     split, variants = _norb(), project.papers["consensus"].variants
-    views = consensus._views(split, np.array([0, 3]), variants["norb-em"].training, seed=0)
+    views = figures._views(split, np.array([0, 3]), variants["norb-em"].training, seed=0)
     assert [len(pictures) for pictures in views.values()] == [2, 2, 6]
     whole = split.images[3, 0] / 255.0
     centre = ((whole - whole.mean()) / whole.std())[8:40, 8:40]
     np.testing.assert_allclose(views["as tested"][1], centre, atol=1e-5)
     assert len({picture.tobytes() for picture in views["as trained on"]}) == 6
     assert {picture.shape for picture in views["as trained on"]} == {(32, 32)}
-    assert list(consensus._views(_digits(), np.array([0]), variants["mnist-em"].training, seed=0)) == ["as prepared"]
+    assert list(figures._views(_digits(), np.array([0]), variants["mnist-em"].training, seed=0)) == ["as prepared"]
 
 
-@pytest.mark.parametrize("routing", list(consensus.ROUTINGS))
+@pytest.mark.parametrize("routing", ROUTINGS)
 def test_shares_of_the_right_class(routing: str) -> None:
     probe = _probe(routing, 3, 10)
-    shares = consensus.class_shares(probe["coupling"], probe["labels"], routing)
+    shares = metrics.class_shares(probe["coupling"], probe["labels"], routing == "em")
     assert shares.shape == (32, 3, 3)
     assert all(np.unravel_index(shares[k].argmax(), (3, 3)) == (k % 3, k // 3) for k in range(9))
     if routing == "em":
-        every = [consensus.class_shares(probe["coupling"], np.full(32, label), "em") for label in range(10)]
+        every = [metrics.class_shares(probe["coupling"], np.full(32, label), em=True) for label in range(10)]
         np.testing.assert_allclose(np.sum(every, 0), 1, rtol=1e-5)
     else:
         np.testing.assert_allclose(shares.sum((1, 2)), 1, rtol=1e-5)
@@ -333,8 +334,7 @@ def test_everything_is_drawn_with_its_data(
 ) -> None:
     results = make(tmp_path, config(*without), seeds)
     made_results.drawn(results, tmp_path)
-    assert set(consensus.FIGURES) | set(consensus.TABLES) == set(results.paper.outputs) | missing
-    assert len(consensus.metrics(results))
+    assert set(config().papers["consensus"].outputs) == set(results.paper.outputs) | missing
 
 
 def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -> None:
@@ -344,14 +344,14 @@ def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -
 
 
 def test_figure_2_saves_every_panel(results: Results) -> None:
-    _, data = consensus.figure_2(results)
+    _, data = figures.figure_2(results)
     panels = data.groupby(["lambda_1", "lambda_2"])
     assert len(panels) == 12
     np.testing.assert_allclose(panels["compatibility"].sum(), 1)
 
 
 def test_figure_4_lists_its_images(results: Results) -> None:
-    _, data = consensus.figure_4(results)
+    _, data = figures.figure_4(results)
     counts = data.groupby(["set", "view"]).size()
     assert counts.to_dict() == {
         ("smallnorb-48/train", "as prepared"): 10,
@@ -365,15 +365,15 @@ def test_figure_4_lists_its_images(results: Results) -> None:
 
 
 def test_figure_5_begins_with_the_initial_width(results: Results) -> None:
-    drawing, data = consensus.figure_5(results)
+    drawing, data = figures.figure_5(results)
     assert [len(axis.lines) for axis in drawing.axes] == [17, 17, 11, 17, 17, 6]
     initial = data[(data["kernel"] == "initial") & (data["variant"] == "norb-similarity")]
-    width = results.config("norb-similarity")["model"]["kernel_width"]
+    width = results.config("norb-similarity")["model"]["routing"]["kernel_width"]
     np.testing.assert_allclose(initial["K"], np.exp(-(initial["distance"] ** 2) / (2 * width**2)), rtol=1e-3, atol=1e-9)
 
 
 def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:
-    _, data = consensus.figure_6(results)
+    _, data = figures.figure_6(results)
     maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == "mnist-similarity")]
     np.testing.assert_allclose(maps.groupby("image")["value"].sum(), 1, rtol=1e-5)
     shares = data[(data["quantity"] == "effective share") & (data["variant"] == "norb-em")]
@@ -382,7 +382,7 @@ def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:
 
 
 def test_figure_7_keeps_every_evaluation(results: Results) -> None:
-    drawing, data = consensus.figure_7(results)
+    drawing, data = figures.figure_7(results)
     assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
     assert len(data) == 2 * 3 * 2 * 3
     lines = {str(line.get_label()): line for line in drawing.axes[0].lines}
@@ -400,26 +400,26 @@ def test_figure_7_keeps_every_evaluation(results: Results) -> None:
 
 
 def test_figure_8_draws_medians_and_rounds(results: Results) -> None:
-    drawing, data = consensus.figure_8(results)
+    drawing, data = figures.figure_8(results)
     assert [patch.get_height() for patch in drawing.axes[0].patches] == pytest.approx([450, 150, 75])
     assert len(data) == 6
     labels = [label.get_text() for label in drawing.axes[0].get_xticklabels()]
     assert labels == ["Connectionist\n100", "EM\n100", "Similarity learning\n100"]
 
 
-@pytest.mark.parametrize("routing", list(consensus.ROUTINGS))
+@pytest.mark.parametrize("routing", ROUTINGS)
 def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
     torch.manual_seed(0)
     project = config("smallnorb")
     results = make(tmp_path, project, seeds=(0,))
-    model = networks.build(results.config(f"mnist-{routing}") | {"image_shape": (1, 28, 28)}).eval()
+    model = architecture.network(results.config(f"mnist-{routing}") | {"image_shape": (1, 28, 28)}).eval()
     labels = torch.arange(12) % 10
     with torch.inference_mode():
-        made = model.probes()["routing"](torch.rand(12, 1, 28, 28), labels) | {"labels": labels}
+        made = probes.routing(model, torch.rand(12, 1, 28, 28), labels) | {"labels": labels}
     save(
         results.run(f"mnist-{routing}") / "probes" / "routing.npz", {name: each.numpy() for name, each in made.items()}
     )
-    _, data = consensus.figure_6(results)
+    _, data = figures.figure_6(results)
     maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == f"mnist-{routing}")]
     assert len(maps) == 8 * 9
     if routing != "em":
@@ -427,11 +427,31 @@ def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
     assert data["value"].between(0, 1.0001).all()
 
 
+# Variants that a reader adds
+
+
+def test_an_added_variant_has_its_row_and_its_lines(tmp_path: Path) -> None:
+    added = config().papers["consensus"].variants["mnist-em"].model_dump(mode="json") | {"title": "EM, 2 iterations"}
+    added["model"]["routing"]["iterations"] = 2
+    results = make(tmp_path, config("smallnorb", **{"mnist-em-2": added}), seeds=(0,))
+    row = tables.table_3(results).set_index("routing").loc["EM, 2 iterations"]
+    assert (row["benchmark"], row["error % ours"], row["n"]) == ("MNIST", pytest.approx(0.9), 10_000)
+    assert math.isnan(row["error % published"])
+    weights = tables.table_1(results).set_index(["geometry", "layer"])["EM, 2 iterations routing"]
+    assert list(weights.loc["MNIST, as run"].dropna()) == [32, 32, 20, 84]
+    for figure in (figures.figure_6, figures.figure_7):
+        drawing, data = figure(results)
+        assert "mnist-em-2" in set(data["variant"])
+        assert len({line.get_color() for line in drawing.axes[-1].lines}) == 4
+    made_results.drawn(results, tmp_path)
+
+
 # Mistakes
 
 
-def test_a_history_without_tests_is_told(results: Results) -> None:
+def test_a_history_without_test_errors_is_refused(tmp_path: Path, project: Project) -> None:
+    results = make(tmp_path, project, seeds=(0,))
     (results.run("norb-em") / "history.csv").write_text("step,loss\n10,0.1\n")
-    message = r"no test errors; set training\.evaluate_every of 'norb-em' in config/papers/consensus\.yaml"
+    message = r"no test errors; set training\.evaluate_every of 'norb-em' in consensus/paper\.yaml"
     with pytest.raises(UserError, match=message):
-        consensus.figure_7(results)
+        figures.figure_7(results)

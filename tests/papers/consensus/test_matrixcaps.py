@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from recaps.papers.consensus.options import MatrixCapsOptions
 from recaps.config.training import Training
 from recaps.models import build
-from recaps.papers.consensus.matrixcaps import MatrixCaps, effective_share, spread_margin
 from recaps.nn.fields import everything
 from recaps.nn.losses import spread_loss
 from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
 from recaps.nn.routing import connectionist, em, similarity
 from recaps.nn.routing.interface import matrix_votes
+from recaps.papers.consensus import probes
+from recaps.papers.consensus.matrixcaps import MatrixCaps, spread_margin
+from recaps.papers.consensus.options import MatrixCapsOptions
 
 pytestmark = pytest.mark.unit
 
@@ -165,15 +166,15 @@ def test_logits_are_given_by_the_class_layer_for_a_softmax_alone(routing: str, l
 
 
 def test_em_routing_is_refused_with_a_softmax_loss() -> None:
-    with pytest.raises(ValueError, match="loss: EM routing gives probabilities, not logits for a softmax; use spread"):
+    with pytest.raises(ValueError, match="loss: EM routing returns probabilities, not logits"):
         MatrixCapsOptions(routing="em", loss="cross_entropy")
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_the_probe_tells_how_capsules_are_assigned(routing: str) -> None:
+def test_the_probe_returns_assignments_and_effective_shares(routing: str) -> None:
     net = model((1, 28, 28), 5, routing=routing, conv_channels=8, types=(2, 4, 3)).eval()
     with torch.inference_mode():
-        found = net.probes()["routing"](random(2, 1, 28, 28), torch.tensor([1, 2]))
+        found = probes.routing(net, random(2, 1, 28, 28), torch.tensor([1, 2]))
     assert found["coupling"].shape == (2, 3, 3, 3, 5)
     total = found["coupling"].sum(4) if routing == "em" else found["coupling"].sum((1, 2, 3))
     torch.testing.assert_close(total, torch.ones_like(total))
@@ -184,9 +185,9 @@ def test_the_probe_tells_how_capsules_are_assigned(routing: str) -> None:
         assert (found[f"effective-{k}"] < 1 + 1e-5).all()
 
 
-def test_the_effective_share_is_that_of_so_many_equal_parts() -> None:
+def test_the_effective_share_counts_equal_parts() -> None:
     coupling = torch.tensor([0.25, 0.25, 0, 0, 0, 0]).view(1, 1, 6, 1)
-    torch.testing.assert_close(effective_share(coupling), torch.full((1, 1, 1), 2 / 6))
+    torch.testing.assert_close(probes._effective_share(coupling), torch.full((1, 1, 1), 2 / 6))
 
 
 def test_nothing_of_a_network_stays_behind_when_it_moves() -> None:

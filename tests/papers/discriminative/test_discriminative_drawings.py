@@ -1,4 +1,4 @@
-"""Tables, figures and metrics of the paper `discriminative`, from a small tree of results of our choice."""
+"""Metrics, tables and figures of the paper `discriminative`, from made results."""
 
 from __future__ import annotations
 
@@ -19,39 +19,62 @@ from recaps.config.load import Project, load
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.npz import Array, save
-from recaps.papers.discriminative import metrics as discriminative
-from recaps.report import draw
-from recaps.report import measures
-from recaps.report import parts
-from recaps.report.results import Results, mean_row
+from recaps.papers.discriminative import figures, metrics, tables
+from recaps.report import draw, plots
 from recaps.report.claims import Bound, Number, Ordering
-from recaps.report.measured import collect
-from recaps.report.scorecard import scorecard
+from recaps.report.metrics import (
+    beyond_class_mean,
+    bin_edges,
+    early_error,
+    first_of_each,
+    histogram,
+    steps_to_level,
+    travel,
+)
+from recaps.report.results import Results, mean_row
 
 CLAIMS = made_results.claims("discriminative")
+
 LABELS = np.array([0, 1, 0, 1, 2, 2])
-#: What L2/FC takes the six images for: the fourth is wrong.
+#: The classes that L2/FC predicts for the six images: the fourth is wrong.
 PREDICTED = np.array([0, 1, 0, 2, 2, 2])
-SHAPES = {"mnist": [1, 28, 28], "fashion": [1, 28, 28], "cifar": [3, 24, 24], "multimnist": [1, 36, 36]}
+SHAPES = {
+    "mnist": [1, 28, 28],
+    "fashion": [1, 28, 28],
+    "cifar": [3, 24, 24],
+    "multimnist": [1, 36, 36],
+    "letters": [1, 28, 28],
+}
 #: Test errors at steps 10, 50 and 100.
 CURVES = {"dr": (50, 20, 8), "l2": (40, 6, 7), "l1": (30, 8, 6), "l2-fc": (30, 9, 5), "l1-fc": (20, 7, 6.5)}
 
 
 @pytest.fixture(scope="module")
 def project() -> Project:
+    return config()
+
+
+def config(**added: dict[str, Any]) -> Project:
+    """The scale `desk`, with longer training, CIFAR-10 from JPEG files, and further variants."""
     names = [f"{name}-{each}" for name in ("fashion", "multimnist") for each in ("l2", "l1")]
     longer = {name: {"training": {"steps": 10_000}} for name in (*names, "cifar-l2-fc", "cifar-l1-fc")}
     values = {"scale": "desk", "papers": ["discriminative"], "datasets": {"cifar10": "cifar10-jpeg"}}
-    return load(values | {"overrides": {"discriminative": {"variants": longer}}}, CONFIG)
+    return load(values | {"overrides": {"discriminative": {"variants": longer | added}}}, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Results:
+    return make(tmp_path_factory.mktemp("results"), project, seeds=(0, 1))
 
 
 @pytest.fixture
-def results(tmp_path: Path, project: Project) -> Results:
-    return make(tmp_path, project, seeds=(0, 1))
+def table(results: Results) -> pd.DataFrame:
+    """All metrics of the results."""
+    return results.metrics
 
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
-    """Results in which seed s has every error s points higher."""
+    """Measured results in which seed s has every error s points higher."""
     results = made_results.frame(folder, project, "discriminative", seeds, _run)
     images = np.zeros((6, 1, 28, 28), np.uint8)
     images[:, 0, :, :14] = np.array([0, 50, 100, 150, 200, 255], np.uint8)[:, None, None]
@@ -59,17 +82,21 @@ def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     arrays.save(shown, made_results.datasets(results) / "fashion-mnist" / "test")
     seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in results.paper.variants}
     made_results.timed(results, seconds, batch_size=128)
-    return results
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, "_reconstruct", reconstruct)
+        return made_results.measured(results)
 
 
 def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
     dataset, _, algorithm = variant.partition("-")
     run = results.run(variant, seed)
-    rows = zip((10, 50, 100), CURVES[algorithm], strict=True)
+    errors = CURVES.get(algorithm, (20, 7, 3))
+    rows = zip((10, 50, 100), errors, strict=True)
     lines = [f"{step},0.1,{error + seed}\n{step + 5},0.1,\n" for step, error in rows]
     io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(lines)[: -len("105,0.1,\n")])
-    error = CURVES[algorithm][-1] + seed
-    io.write_json(run / "heads" / f"argmax-{dataset}.json", {"accuracy": 1 - error / 100, "n": 10_000})
+    error = errors[-1] + seed
+    (protocol,) = results.paper.variants[variant].heads["argmax"]
+    io.write_json(run / "heads" / f"argmax-{protocol}.json", {"accuracy": 1 - error / 100, "n": 10_000})
     io.write_json(run / "config.json", {"model": model, "image_shape": SHAPES[dataset], "classes": 10})
     io.write_json(run / "record.json", {"parameters": 1000 + len(algorithm)})
     coefficients = np.array([[-0.5, 0.005], [0.02, 1.0]] if "l2" in algorithm else [[0.0, -0.001], [0.001, 1.0]])
@@ -80,24 +107,19 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
         save(run / "latents" / "fashion-mnist-test.npz", {"capsules": capsules, "scores": scores, "labels": LABELS})
 
 
-@pytest.fixture
-def _decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder that paints the left half of the picture as bright as the capsule's first number."""
-
-    def reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
-        assert run.parent.name == "fashion-dr"
-        pictures = np.zeros((len(labels), 28, 28), np.float32)
-        pictures[:, :, :14] = capsules[np.arange(len(labels)), labels, 0][:, None, None]
-        return pictures
-
-    monkeypatch.setattr(discriminative, "_reconstruct", reconstruct)
+def reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
+    """A decoder that sets the left half of the picture to the capsule's first number."""
+    assert run.parent.name == "fashion-dr"
+    pictures = np.zeros((len(labels), 28, 28), np.float32)
+    pictures[:, :, :14] = capsules[np.arange(len(labels)), labels, 0][:, None, None]
+    return pictures
 
 
 # Tables
 
 
 def test_table_1_sets_what_was_built_beside_what_is_printed(results: Results) -> None:
-    table = discriminative.table_1(results).set_index("layer")
+    table = tables.table_1(results).set_index("layer")
     assert list(table["MNIST published"].dropna()) == [256, 32, 10, 512, 1024, 784]
     assert list(table["CIFAR-10 published"].dropna()) == [256, 64, 10]
     assert list(table["MNIST ours"][:6]) == [64, 32, 10, 512, 1024, 784]  # the scale `desk` narrows Conv1
@@ -110,7 +132,7 @@ def test_table_1_sets_what_was_built_beside_what_is_printed(results: Results) ->
 
 
 def test_table_2_has_every_published_number_beside_ours(results: Results) -> None:
-    table = discriminative.table_2(results)
+    table = tables.table_2(results)
     assert len(table) == 5 + 5 + 3 + 3 + 3
     assert table["error % published"].notna().all()
     rows = table.set_index(["benchmark", "algorithm"])
@@ -130,17 +152,15 @@ def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -
     assert "| parameters, DR |  |  |  |  |  | 1002 |  | 1002 |  | 1002 | 1002 |" in text
 
 
-def test_one_seed_has_no_deviation(tmp_path: Path, project: Project) -> None:
-    table = discriminative.table_2(make(tmp_path, project, seeds=(0,)))
+def test_one_seed_has_no_standard_deviation(tmp_path: Path, project: Project) -> None:
+    table = tables.table_2(make(tmp_path, project, seeds=(0,)))
     assert table["sd"].isna().all()
 
 
 # Metrics
 
 
-@pytest.mark.usefixtures("_decoder")
-def test_errors_and_their_average(results: Results) -> None:
-    table = discriminative.metrics(results)
+def test_errors_and_their_average(table: pd.DataFrame) -> None:
     assert values(table, "mnist-l2-fc", "error") == pytest.approx([5, 6])
     assert values(table, "cifar-l1-fc", "average-error") == pytest.approx([6.5, 7.5])
     assert not values(table, "mnist-l2-fc", "average-error")
@@ -149,9 +169,7 @@ def test_errors_and_their_average(results: Results) -> None:
     assert row["measured_on"] == "mnist/test and fashion-mnist/test and cifar10-jpeg/test"
 
 
-@pytest.mark.usefixtures("_decoder")
-def test_convergence_is_measured_against_runs_of_the_same_data_and_seed(results: Results) -> None:
-    table = discriminative.metrics(results)
+def test_convergence_is_measured_against_runs_of_the_same_data_and_seed(table: pd.DataFrame) -> None:
     assert values(table, "mnist-l2", "lowest-error") == [6, 7]
     assert values(table, "mnist-l2", "early-error") == [40, 41]  # step 10 of 100
     # The level on MNIST is DR's final 8, and 9 for seed 1.
@@ -163,9 +181,7 @@ def test_convergence_is_measured_against_runs_of_the_same_data_and_seed(results:
     assert set(table[table["metric"] == "early-error"]["n"]) == {2000}
 
 
-@pytest.mark.usefixtures("_decoder")
-def test_coefficients_are_counted_where_they_learn_for_long_enough(results: Results) -> None:
-    table = discriminative.metrics(results)
+def test_coefficients_are_counted_where_they_learn_for_long_enough(table: pd.DataFrame) -> None:
     assert values(table, "fashion-l2", "coefficients-negative") == [0.25, 0.25]
     assert values(table, "fashion-l2", "coefficients-near-zero") == [0.25, 0.25]
     assert values(table, "fashion-l1", "coefficients-near-zero") == [0.75, 0.75]
@@ -173,9 +189,7 @@ def test_coefficients_are_counted_where_they_learn_for_long_enough(results: Resu
     assert not values(table, "mnist-l2", "coefficients-negative"), "800 steps cannot take one from 1 to 0"
 
 
-@pytest.mark.usefixtures("_decoder")
-def test_time_is_compared_within_each_round(results: Results) -> None:
-    table = discriminative.metrics(results)
+def test_time_is_compared_within_each_round(table: pd.DataFrame) -> None:
     row = table[(table["variant"] == "cifar-l2-fc") & (table["metric"] == "time-ratio")]
     assert list(row["value"]) == pytest.approx([0.6])  # 0.5 / 1 and 1.4 / 2, once for all seeds
     assert list(row["se"]) == pytest.approx([0.1])
@@ -183,11 +197,10 @@ def test_time_is_compared_within_each_round(results: Results) -> None:
     assert not values(table, "cifar-dr", "time-ratio")
 
 
-@pytest.mark.usefixtures("_decoder")
 def test_decoded_images_are_those_that_are_classified_right(results: Results) -> None:
     brightness = np.array([0, 50, 100, 200, 255]) / 255  # without the fourth image
     own, other = (28 * 14 * (brightness - shade) ** 2 for shade in (0.5, 0.25))
-    table = discriminative.metrics(results)
+    table = results.metrics
     assert values(table, "fashion-dr", "decoded-error") == pytest.approx([own.mean()] * 2)
     assert values(table, "fashion-l2-fc", "decoded-error") == pytest.approx([other.mean()] * 2)
     # Class means: 50 of 0 and 100, 50 of itself, 227.5 of 200 and 255.
@@ -195,16 +208,8 @@ def test_decoded_images_are_those_that_are_classified_right(results: Results) ->
     assert values(table, "fashion-l2-fc", "poorly-decoded") == pytest.approx([(other > means).mean()] * 2)
 
 
-@pytest.mark.usefixtures("_decoder")
 def test_every_claim_finds_what_it_measures(results: Results) -> None:
-    table = discriminative.metrics(results).assign(paper="discriminative", stand_in=False)
-    known = collect(table)
-    for claim in CLAIMS:
-        for measure in claim.measures:
-            found = known[("discriminative", measure.variant, measure.metric)]
-            assert found.unit == claim.unit, claim.id
-    verdicts = scorecard(CLAIMS, table, "desk")["verdict"]
-    assert "not run at this scale" not in set(verdicts)
+    assert set(made_results.verdicts("discriminative", results.metrics)) == {claim.id for claim in CLAIMS}
 
 
 def test_the_claims_hold_every_printed_number() -> None:
@@ -219,7 +224,7 @@ def test_the_claims_hold_every_printed_number() -> None:
     assert any(isinstance(claim, Ordering) and "/faster-cifar" in claim.id for claim in CLAIMS)
 
 
-# What they are made of
+# Measures
 
 
 def curve(*errors: float) -> pd.DataFrame:
@@ -227,24 +232,24 @@ def curve(*errors: float) -> pd.DataFrame:
 
 
 def test_the_level_is_one_that_every_run_reaches() -> None:
-    assert measures.steps_to_level(curve(50, 30, 9), curve(50, 9, 10)) == [30, 20]
-    assert measures.steps_to_level(curve(50, 9, 5), curve(6, 20, 6)) == [30, 10]
+    assert steps_to_level(curve(50, 30, 9), curve(50, 9, 10)) == [30, 20]
+    assert steps_to_level(curve(50, 9, 5), curve(6, 20, 6)) == [30, 10]
 
 
 def test_travel_is_the_sum_of_the_rates() -> None:
     training = Training(steps=2, learning_rate=0.1, lr_decay=0.5, lr_decay_steps=1, lr_floor=0.03)
-    assert measures.travel(training, 0.5) == pytest.approx(0.05 + 0.03)
+    assert travel(training, 0.5) == pytest.approx(0.05 + 0.03)
 
 
 def test_the_early_error_is_that_nearest_to_a_tenth() -> None:
-    assert measures.early_error(curve(*range(100, 0, -5))) == 95  # 20 evaluations, step 20 of 200
-    assert measures.early_error(curve(7)) == 7
+    assert early_error(curve(*range(100, 0, -5))) == 95  # 20 evaluations, step 20 of 200
+    assert early_error(curve(7)) == 7
 
 
 @pytest.mark.parametrize("numbers", [np.linspace(-0.3, 1.2, 999), np.ones(5), np.array([0.0])])
 def test_bins_hold_everything_and_one_is_centred_on_zero(numbers: Array) -> None:
-    edges = measures.bin_edges([numbers])
-    assert measures.histogram(numbers, edges).sum() == pytest.approx(1)
+    edges = bin_edges([numbers])
+    assert histogram(numbers, edges).sum() == pytest.approx(1)
     assert edges[0] <= np.quantile(numbers, 0.001)
     assert edges[-1] >= np.quantile(numbers, 0.999)
     assert len(edges) <= 64
@@ -253,18 +258,18 @@ def test_bins_hold_everything_and_one_is_centred_on_zero(numbers: Array) -> None
 
 
 def test_outliers_count_in_the_outermost_bins() -> None:
-    assert list(measures.histogram(np.array([-9.0, 0.5, 9.0, 9.0]), np.array([0.0, 1.0, 2.0]))) == [0.5, 0.5]
+    assert list(histogram(np.array([-9.0, 0.5, 9.0, 9.0]), np.array([0.0, 1.0, 2.0]))) == [0.5, 0.5]
 
 
 def test_the_first_of_each_class_in_file_order() -> None:
-    assert list(measures.first_of_each(np.array([2, 0, 2, 0, 0, 2]), 2)) == [1, 3, 0, 2]
-    assert not len(measures.first_of_each(np.array([], int), 2))
+    assert list(first_of_each(np.array([2, 0, 2, 0, 0, 2]), 2)) == [1, 3, 0, 2]
+    assert not len(first_of_each(np.array([], int), 2))
 
 
 def test_beyond_the_class_mean() -> None:
     images = np.zeros((3, 1, 2))
     images[1] = 1.0  # the mean of class 0 is at a squared distance of 1/2 from both
-    found = measures.beyond_class_mean(np.array([0.4, 0.6, 0.0]), images, np.array([0, 0, 1]))
+    found = beyond_class_mean(np.array([0.4, 0.6, 0.0]), images, np.array([0, 0, 1]))
     assert list(found) == [False, True, False]
 
 
@@ -275,21 +280,14 @@ def test_one_round_tells_no_error() -> None:
 # Figures
 
 
-@pytest.mark.usefixtures("_decoder")
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)])
 def test_every_figure_is_drawn_with_its_data(tmp_path: Path, project: Project, seeds: tuple[int, ...]) -> None:
     results = make(tmp_path, project, seeds)
-    for name in discriminative.FIGURES:
-        draw.figure(name, results, tmp_path)
-        assert (tmp_path / f"{name}.png").stat().st_size > 5000
-        assert len(pd.read_csv(tmp_path / f"{name}.csv"))
-    assert set(discriminative.FIGURES) == set(results.paper.figures)
-    assert set(discriminative.TABLES) == set(results.paper.tables)
+    assert set(made_results.drawn(results, tmp_path)) == set(results.paper.outputs)
 
 
-@pytest.mark.usefixtures("_decoder")
 def test_figure_2_lists_its_images(results: Results) -> None:
-    drawing, data = discriminative.figure_2(results)
+    drawing, data = figures.figure_2(results)
     assert [each.get_text() for each in drawing.axes[0].get_yticklabels()] == ["T-shirt/top", "Trouser", "Pullover"]
     canvas = np.asarray(drawing.axes[0].images[0].get_array())
     assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
@@ -301,7 +299,7 @@ def test_figure_2_lists_its_images(results: Results) -> None:
 
 
 def test_figure_3_keeps_every_evaluation(results: Results) -> None:
-    drawing, data = discriminative.figure_3(results)
+    drawing, data = figures.figure_3(results)
     assert list(data.columns) == ["dataset", "variant", "seed", "step", "test_error"]
     assert len(data) == 16 * 2 * 3
     assert drawing.axes[0].get_title("left") + drawing.axes[0].get_title() == "(a) MNIST: 2,000 test images"
@@ -311,7 +309,7 @@ def test_figure_3_keeps_every_evaluation(results: Results) -> None:
 
 
 def test_figure_4_draws_medians_and_rounds(results: Results) -> None:
-    drawing, data = discriminative.figure_4(results)
+    drawing, data = figures.figure_4(results)
     bars = [patch.get_height() for patch in drawing.axes[0].patches]
     assert bars[:2] == pytest.approx([150, 95])
     assert len(bars) == 16
@@ -320,7 +318,7 @@ def test_figure_4_draws_medians_and_rounds(results: Results) -> None:
 
 
 def test_figure_5_gives_the_shares_that_it_names(results: Results) -> None:
-    _, data = discriminative.figure_5(results)
+    _, data = figures.figure_5(results)
     rows = data[data["variant"] == "cifar-l1-fc"]
     assert rows[rows["quantity"] == "bin"]["share"].sum() == pytest.approx(1)
     assert list(rows[rows["quantity"] == "near zero"]["share"]) == [0.75]
@@ -334,7 +332,7 @@ def test_errors_of_zero_take_a_linear_scale() -> None:
     drawing, axes = plt.subplots(1, 2)
     for axis, lowest in zip(axes, (0.0, 0.1), strict=True):
         axis.plot([1, 2], [50, lowest])
-        parts.plain_numbers(axis)
+        plots.plain_numbers(axis)
     assert [axis.get_yscale() for axis in axes] == ["linear", "log"]
     plt.close(drawing)
 
@@ -346,7 +344,7 @@ def test_every_scale_has_two_labels(lowest: float, ratio: float) -> None:
 
     drawing, axis = plt.subplots(figsize=(3, 1.8))
     axis.plot([1, 2], [lowest, lowest * ratio])
-    parts.plain_numbers(axis)
+    plots.plain_numbers(axis)
     bottom, top = axis.get_ylim()
     labels = [label.get_text() for label in axis.get_yticklabels() if bottom <= label.get_position()[1] <= top]
     assert len(list(filter(None, labels))) >= 2
@@ -360,19 +358,41 @@ def test_what_was_timed_is_counted(steps: int, rounds: int, how: str) -> None:
     import matplotlib.pyplot as plt
 
     drawing, axis = plt.subplots()
-    parts.timing_axis(axis, {0.0: "DR"}, {"device": "a machine", "steps": steps, "rounds": rounds})
+    plots.timing_axis(axis, {0.0: "DR"}, {"device": "a machine", "steps": steps, "rounds": rounds})
     assert how in axis.get_title("left") + axis.get_title()
     plt.close(drawing)
+
+
+def test_an_added_variant_has_its_rows_and_lines_without_code(tmp_path: Path) -> None:
+    mnist = config().papers["discriminative"].variants["mnist-l1"]
+    l3 = mnist.model_copy(update={"title": "L3"}).model_dump(mode="json")
+    letters = l3 | {"title": "DR", "model": {"family": "supcaps"}}
+    results = make(tmp_path, config(**{"mnist-l3": l3, "letters-dr": letters}), (0, 1))
+    rows = tables.table_2(results).set_index(["benchmark", "algorithm"])
+    assert rows.loc[("MNIST", "L3"), "error % ours"] == pytest.approx(3.5)
+    assert rows.loc[("letters", "DR"), "error % ours"] == pytest.approx(8.5)
+    assert rows["error % published"].isna().sum() == 2
+    layers = tables.table_1(results).set_index("layer")
+    assert layers.loc["parameters, L3", "MNIST ours"] == 1002
+    assert layers.loc["Conv1", "letters ours"] == 64
+    for figure, titles in ((figures.figure_3, 5), (figures.figure_5, 5)):
+        drawing, data = figure(results)
+        assert "mnist-l3" in set(data["variant"])
+        assert len(drawing.axes) == titles
+    last = drawing.axes[-1]
+    assert (last.get_title("left") or last.get_title()) == "(e) letters"
+    assert "L3" in str([text.get_text() for text in drawing.axes[0].get_legend().get_texts()])
 
 
 # Mistakes
 
 
-def test_a_history_without_tests_is_told(results: Results) -> None:
+def test_a_history_without_tests_is_refused(tmp_path: Path, project: Project) -> None:
+    results = make(tmp_path, project, seeds=(0,))
     file = results.run("fashion-l1") / "history.csv"
     file.write_text("step,loss\n10,0.1\n")
     with pytest.raises(UserError, match=r"no test errors; set training\.evaluate_every of 'fashion-l1'"):
-        discriminative.figure_3(results)
+        figures.figure_3(results)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +400,7 @@ def test_a_history_without_tests_is_told(results: Results) -> None:
     [
         (lambda results: results.history("mnist-dr", 9), "seed-9/history.csv: no such file"),
         (lambda results: results.timing("stepps"), "timings/stepps.json: no such file"),
-        (lambda results: results.weight("mnist-dr", "coefficient"), "no tensor 'coefficient'"),
+        (lambda results: results.weight("mnist-dr", "coefficient"), "cannot read tensor 'coefficient'"),
         (lambda results: results.weight("mnist-dr", "coefficients", 9), "model.safetensors: no such file"),
         (lambda results: results.split("mnist/test"), "no such file; prepare this split first"),
     ],
@@ -402,7 +422,7 @@ def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -
     config = {"model": options.model_dump(mode="json"), "image_shape": [1, 28, 28], "classes": 10}
     io.write_json(tmp_path / "config.json", config)
     capsules = np.random.default_rng(0).normal(size=(2, 10, 16)).astype(np.float32)
-    pictures = discriminative._reconstruct(tmp_path, capsules, np.array([3, 7]))
+    pictures = metrics._reconstruct(tmp_path, capsules, np.array([3, 7]))
     loaded: Any = load_model(tmp_path, torch.device("cpu"))[0]
     alone = np.zeros_like(capsules)
     alone[0, 3], alone[1, 7] = capsules[0, 3], capsules[1, 7]

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn.functional import conv_transpose2d
 
 from recaps.arrays import read
-from recaps.papers.experts.options import ExpertsOptions
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
-from recaps.papers.experts.experts import Experts, phase_at, phase_ends, transposed
+from recaps.nn.routing.cosine import cosine_coupling, cosine_routing
+from recaps.nn.squash import squash, unsquash
+from recaps.papers.experts import probes
 from recaps.papers.experts.contrastive_divergence import (
     correlation,
     decoder_update,
@@ -30,9 +31,8 @@ from recaps.papers.experts.contrastive_divergence import (
     mixed,
     mixed_back,
 )
-from recaps.nn.routing.cosine import cosine_coupling, cosine_routing
-from recaps.nn.squash import squash
-from recaps.nn.unsquash import unsquash
+from recaps.papers.experts.experts import Experts, phase_at, phase_ends, transposed
+from recaps.papers.experts.options import ExpertsOptions
 
 pytestmark = pytest.mark.unit
 
@@ -296,9 +296,9 @@ def test_phases_divide_the_steps_and_end_at_rows_of_the_history() -> None:
     assert [phase_at(ENDS, step) for step in (0, 9, 10, 19, 20, 29)] == [
         phase for phase in ("autoencoder", "encoder", "decoder") for _ in range(2)
     ]
-    with pytest.raises(UserError, match=r"training\.log_every: .* none is left for the encoder"):
+    with pytest.raises(UserError, match=r"training\.log_every: .* none of the 100 steps is left for the encoder"):
         phase_ends(options, training(steps=100, log_every=50))
-    with pytest.raises(ValueError, match="together more than all training steps"):
+    with pytest.raises(ValueError, match="their sum is greater than 1"):
         ExpertsOptions(autoencoder=0.5, encoder=0.6)
 
 
@@ -377,7 +377,7 @@ def test_cut_in_every_phase_a_run_ends_with_the_same_bits(tmp_path: Path, monkey
 def test_pictures_of_one_capsule_alone() -> None:
     net = trained().eval()
     with torch.inference_mode():
-        made = net.probes()["samples"](torch.rand(1, 1, 20, 20), torch.tensor([0]))
+        made = probes.samples(net, torch.rand(1, 1, 20, 20), torch.tensor([0]))
         assert {name: tuple(values.shape) for name, values in made.items()} == dict.fromkeys(
             ("complete", "restricted", "opposite"), (6, 3, 1, 20, 20)
         )
@@ -385,7 +385,7 @@ def test_pictures_of_one_capsule_alone() -> None:
         values = torch.randn(3, 5)
         capsules[0, 1] = squash(values[1])
         torch.testing.assert_close(net.generated(values)[1:2], net.pictures(net.decode(capsules)))
-        again = net.probes()["samples"](torch.rand(1, 1, 20, 20), torch.tensor([0]))
+        again = probes.samples(net, torch.rand(1, 1, 20, 20), torch.tensor([0]))
     assert torch.equal(made["complete"], again["complete"])
     # A restricted sample is the complete one or its opposite.
     same = [(made["restricted"] == made[name]).all(-1).all(-1).all(-1) for name in ("complete", "opposite")]
@@ -410,7 +410,7 @@ def test_the_restricted_domain_is_the_half_that_training_visited(restricted: str
 def test_the_chain_is_shown_beside_the_autoencoder_alone() -> None:
     net, images = trained().eval(), batch()["images"]
     with torch.inference_mode():
-        made = net.probes()["chain"](images, batch()["labels"])
+        made = probes.chain(net, images, batch()["labels"])
         latents = net.latents(images)
     assert torch.equal(made["images"], images)
     for name, error in (("chain", "reconstruction_error"), ("autoencoder", "autoencoder_error")):

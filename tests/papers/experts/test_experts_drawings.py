@@ -1,4 +1,4 @@
-"""Tables, figures and metrics of the paper `experts`, from a small tree of results of our choice."""
+"""Metrics, tables and figures of the paper `experts`, from made results; and its judge."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import made_results
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,11 +19,13 @@ from made_results import CONFIG, values
 from scipy.linalg import sqrtm
 
 from recaps import arrays, io
-from recaps.config.load import Project, load
 from recaps.config.families import families
-from recaps.papers.experts.options import ExpertsOptions
+from recaps.config.load import Project, load
 from recaps.errors import UserError
-from recaps.papers.experts import judge as samples
+from recaps.models import build
+from recaps.npz import Array, save
+from recaps.papers.experts import figures, metrics, probes, tables
+from recaps.papers.experts import judge as judge_module
 from recaps.papers.experts.judge import (
     Judge,
     bootstrap_error,
@@ -31,25 +34,21 @@ from recaps.papers.experts.judge import (
     frechet_distance,
     negatives,
 )
-from recaps.models import build
-from recaps.npz import Array, save
-from recaps.papers.experts import metrics as experts
-from recaps.papers.experts import search as experts_search
-from recaps.report.measures import correlation, selectivity, usage
-from recaps.report.results import Results
 from recaps.report.claims import Number, check_variants
+from recaps.report.metrics import correlation, selectivity, usage
+from recaps.report.results import Results
 
 CLAIMS = made_results.claims("experts")
 SHAPE = (1, 28, 28)
 JUDGE = {"family": "convnet", "channels": [2, 3], "hidden": 5}
 #: Samples of each of the capsules, and images of a test set.
 SAMPLES, CAPSULES, IMAGES = 6, 4, 40
-#: The class that each capsule likes best.
+#: The class for which each capsule has its largest mean length.
 LIKED = np.array([5, 9, 1, 7])
 
 
-def config(*without: str, **models: dict[str, Any]) -> Project:
-    """Without some data sets, and with other options of some variants' models than those here."""
+def config(*without: str, added: dict[str, Any] | None = None, **models: dict[str, Any]) -> Project:
+    """The scale `desk` without some data sets, with changed options of some models and with added variants."""
     options = {"judge": JUDGE, "experts": {"autoencoder": 0.5, "encoder": 0.25}}
     training = {"judge": {}, "experts": {"steps": 20_000, "log_every": 50}, "rbm": {}, "vae": {}}
     variants = {
@@ -60,7 +59,7 @@ def config(*without: str, **models: dict[str, Any]) -> Project:
     for name, changed in models.items():
         variants[name]["model"] = variants[name]["model"] | changed
     chosen = {"scale": "desk", "papers": ["experts"], "without": list(without)}
-    return load(chosen | {"overrides": {"experts": {"variants": variants}}}, CONFIG)
+    return load(chosen | {"overrides": {"experts": {"variants": variants | (added or {})}}}, CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +75,15 @@ def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Resul
 @pytest.fixture(scope="module")
 def table(results: Results) -> pd.DataFrame:
     """All metrics of the results."""
-    return experts.metrics(results)
+    return results.metrics
 
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
-    """Results in which seed s has every error s higher."""
+    """Measured results in which seed s has every error s higher."""
     results = made_results.frame(folder, project, "experts", seeds, _run)
     for name in sorted(results.paper.shown_sets):
         arrays.save(_split(40 if name.endswith("test") else 50), made_results.datasets(results) / name)
-    return results
+    return made_results.measured(results)
 
 
 def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
@@ -97,7 +96,9 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     if variant.endswith("judge"):
         return
     images = _split(IMAGES).images[:12].astype(np.float32) / 255
-    chain = {"images": images, "chain": images / 2, "autoencoder": 0.9 * images, "labels": np.arange(12) % 10}
+    chain = {"images": images, "chain": images / 2, "labels": np.arange(12) % 10}
+    if variant.endswith("experts"):
+        chain["autoencoder"] = 0.9 * images
     save(run / "probes" / "chain.npz", chain)
     save(run / "probes" / "samples.npz", _samples(seed) if variant.endswith("experts") else {"samples": _pictures(8)})
     save(run / "latents" / f"{settings.test.replace('/', '-')}.npz", _latents(seed))
@@ -163,7 +164,7 @@ def _latents(seed: int) -> dict[str, Array]:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> tuple[Judge, Any]:
-    """A judge, and the model that it should be."""
+    """A judge, and the model that it loads."""
     net = save_model(tmp_path / "judge", JUDGE, {"shift": 2}, seed=3)
     return Judge(tmp_path / "judge"), net
 
@@ -177,7 +178,7 @@ def test_the_judge_is_the_saved_model_whatever_the_batch(
         features = net.features(torch.from_numpy(pictures))
         scores = net.scores(features)
     for batch in (500, 5):
-        monkeypatch.setattr(samples, "BATCH", batch)
+        monkeypatch.setattr(judge_module, "BATCH", batch)
         seen = judge(pictures)
         np.testing.assert_allclose(seen.features, features, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(seen.probabilities, scores.softmax(1), rtol=1e-5)
@@ -196,7 +197,7 @@ def test_only_a_convnet_judges_and_only_its_shape(judged: tuple[Judge, Any], tmp
     with pytest.raises(UserError, match=r"trained on \(1, 28, 28\), but the pictures are \(1, 20, 28\)"):
         judged[0](np.zeros((2, 1, 20, 28), np.float32))
     save_model(tmp_path / "vae", {"family": "vae", "hidden": [3], "latent_dim": 2}, {}, seed=0)
-    with pytest.raises(UserError, match="samples are judged by a ConvNet"):
+    with pytest.raises(UserError, match="the judge of samples must be a ConvNet"):
         Judge(tmp_path / "vae")
 
 
@@ -253,7 +254,7 @@ def test_negatives_are_counted_as_loops_do(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     assert near[:24] == [False] * 12 + [True] * 12
     for batch in (500, 5):
-        monkeypatch.setattr(samples, "BATCH", batch)
+        monkeypatch.setattr(judge_module, "BATCH", batch)
         assert negatives(pictures, images).tolist() == near
 
 
@@ -305,16 +306,16 @@ def test_agreement_does_not_count_what_it_chose() -> None:
     first = np.array([[3, 1, 0], [3, 2, 0], [3, 1, 1]])
     second = np.array([[3, 1, 4], [3, 2, 4], [3, 2, 0]])
     # Of capsule 1 the first half says 1, which the second has once, and the second 2, which the first has once.
-    np.testing.assert_allclose(experts.agreement(first, second), [1, 1 / 3, (1 / 3 + 0) / 2])
+    np.testing.assert_allclose(metrics.agreement(first, second), [1, 1 / 3, (1 / 3 + 0) / 2])
     chance = np.random.default_rng(0).integers(0, 10, (2, 10, 2000))
-    assert experts.agreement(*chance).mean() == pytest.approx(0.1, abs=0.01)
+    assert metrics.agreement(*chance).mean() == pytest.approx(0.1, abs=0.01)
 
 
 # Table 1
 
 
 def test_table_1_has_a_row_for_each_kind_of_picture(results: Results) -> None:
-    table = experts.table_1(results)
+    table = tables.table_1(results)
     models = ["Expert capsules (complete domain)", "Expert capsules (restricted domain)", "RBM", "VAE", "test images"]
     assert list(table["model"]) == models * 2
     assert list(table["data set"]) == ["MNIST"] * 5 + ["Fashion-MNIST"] * 5
@@ -332,7 +333,7 @@ def test_table_1_has_a_row_for_each_kind_of_picture(results: Results) -> None:
 
 
 def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:
-    shown = experts.table_1(results)
+    shown = tables.table_1(results)
     names = {"usage": "usage", "selectivity": "selectivity", "confidence": "samples-confidence"}
     names |= {"classes": "samples-coverage", "Fréchet distance": "samples-frechet"}
     row = shown[(shown["model"] == "VAE") & (shown["data set"] == "Fashion-MNIST")].iloc[0]
@@ -419,7 +420,7 @@ def test_agreement_of_capsules_and_of_all() -> None:
     halves = decisions[: SAMPLES // 2], decisions[SAMPLES // 2 :]
     columns = [(halves[0][:, j], halves[1][:, j]) for j in range(CAPSULES)]
     each = np.array([(share(a, b) + share(b, a)) / 2 for a, b in columns])
-    capsule, overall = experts._agreement("mnist-experts", 0, decisions, "mnist/test")
+    capsule, overall = metrics._agreement("mnist-experts", 0, decisions, "mnist/test")
     assert capsule[3] == pytest.approx(each.mean())
     assert capsule[4] == pytest.approx(math.sqrt((each * (1 - each)).sum() / SAMPLES) / CAPSULES)
     a, b = (half.ravel() for half in halves)
@@ -431,20 +432,20 @@ def test_agreement_is_that_of_the_restricted_domain(results: Results, table: pd.
     for seed in (0, 1):
         restricted = results.probe("mnist-experts", "samples", seed)["restricted"]
         decisions = Judge(results.run("mnist-judge", seed))(restricted.reshape(-1, *SHAPE)).decisions
-        for row in experts._agreement("mnist-experts", seed, decisions.reshape(SAMPLES, CAPSULES), "mnist/test"):
+        for row in metrics._agreement("mnist-experts", seed, decisions.reshape(SAMPLES, CAPSULES), "mnist/test"):
             assert values(table, "mnist-experts", row[2])[seed] == pytest.approx(row[3])
 
 
 def test_samples_are_compared_with_training_images(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     beside: list[int] = []
-    monkeypatch.setattr(experts, "negatives", lambda a, b: (beside.append(len(b)), negatives(a, b))[1])
-    experts.metrics(results)
+    monkeypatch.setattr(metrics, "negatives", lambda a, b: (beside.append(len(b)), negatives(a, b))[1])
+    metrics.metrics(results)
     assert set(beside) == {50}
 
 
 def test_as_many_samples_of_each_capsule_are_judged(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts, "JUDGED", 10)
-    rows = experts.metrics(results).set_index(["variant", "metric"]).sort_index()
+    monkeypatch.setattr(metrics, "JUDGED", 10)
+    rows = metrics.metrics(results).set_index(["variant", "metric"]).sort_index()
     assert set(rows.loc[("mnist-experts", "restricted-coverage"), "n"]) == {8}
     assert set(rows.loc[("mnist-vae", "samples-coverage"), "n"]) == {8}
     assert set(rows.loc[("mnist-judge", "images-coverage"), "n"]) == {10}
@@ -455,7 +456,7 @@ def test_as_many_samples_of_each_capsule_are_judged(results: Results, monkeypatc
 
 def test_sizes_are_those_that_were_built_and_minutes_those_it_took(tmp_path: Path) -> None:
     narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7}
-    table = experts.metrics(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0, 1)))
+    table = make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0, 1)).metrics
     found = {name: values(table, "mnist-experts", name) for name in ("input-capsules", "output-capsules")}
     assert found == {"input-capsules": [6 * 6 * 6 / 3], "output-capsules": [5]}
     assert values(table, "mnist-experts", "input-dim") == [3]
@@ -486,8 +487,8 @@ def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...
     assert not any(data[name]["variant"].str.startswith(gone).any() for name in results.paper.figures)
     assert len(data["table-1"]) == (5 if without else 10)
     missing = {"figure-1"} if without == ("mnist",) else set()
-    assert set(experts.FIGURES) | set(experts.TABLES) == set(results.paper.outputs) | missing
-    assert not experts.metrics(results)["variant"].str.startswith(gone).any()
+    assert set(data) == {"table-1", *(f"figure-{k}" for k in range(1, 8))} - missing
+    assert not results.metrics["variant"].str.startswith(gone).any()
 
 
 def _canvas(axis: Any) -> Array:
@@ -496,10 +497,10 @@ def _canvas(axis: Any) -> Array:
 
 
 def test_figure_1_counts_every_weight_and_shows_real_shapes(results: Results) -> None:
-    drawing, data = experts.figure_1(results)
+    drawing, data = figures.figure_1(results)
     whole, capsules = ["28x28x1", "20x20x128", "6x6x128"], ["576 capsules of 8", "20 capsules of 16"]
     assert list(data["shape"]) == [*whole, *capsules, capsules[0], *reversed(whole)]
-    model = experts.build(results.config("mnist-experts"))
+    model: Any = build(results.paper.variants["mnist-experts"].model, SHAPE, 10)
     assert data["weights"].sum() == sum(each.numel() for each in model.parameters())
     by_phase = data.groupby("learns")["weights"].sum()
     assert by_phase["autoencoder"] == sum(each.numel() for each in model.autoencoder.parameters())
@@ -513,14 +514,14 @@ def test_figure_1_counts_every_weight_and_shows_real_shapes(results: Results) ->
 @pytest.mark.parametrize("bias", [False, True])
 def test_figure_1_shows_what_was_built(tmp_path: Path, bias: bool) -> None:
     narrow = {"channels": [4, 6], "primary_dim": 3, "capsules": 5, "capsule_dim": 7, "bias": bias}
-    _, data = experts.figure_1(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0,)))
+    _, data = figures.figure_1(make(tmp_path, config("fashion-mnist", **{"mnist-experts": narrow}), (0,)))
     assert list(data["shape"][:5]) == ["28x28x1", "20x20x4", "6x6x6", "72 capsules of 3", "5 capsules of 7"]
     weights = [4 * (81 + bias), 6 * (81 * 4 + bias), 72 * 3 * 35, 72 * 3 * 35, *([4, 1] if bias else [])]
     assert list(data["weights"].dropna()) == weights
 
 
 def test_figure_2_shows_the_first_four_of_each_capsule(results: Results) -> None:
-    drawing, data = experts.figure_2(results)
+    drawing, data = figures.figure_2(results)
     titles = [axis.get_title(loc="left") or axis.get_title() for axis in drawing.axes]
     assert titles[0] == "(a) MNIST - sampled from complete domain"
     assert titles[3] == "(d) Fashion-MNIST - sampled from restricted domain"
@@ -536,13 +537,13 @@ def test_figure_2_shows_the_first_four_of_each_capsule(results: Results) -> None
 
 
 def test_figure_2_keeps_the_papers_letters(tmp_path: Path) -> None:
-    drawing, _ = experts.figure_2(make(tmp_path, config("mnist"), (0,)))
+    drawing, _ = figures.figure_2(make(tmp_path, config("mnist"), (0,)))
     letters = [axis.get_title(loc="left")[:3] or axis.get_title()[:3] for axis in drawing.axes]
     assert letters == ["(c)", "(d)"]
 
 
 def test_figure_3_sets_opposites_below_and_counts_all(results: Results) -> None:
-    drawing, data = experts.figure_3(results)
+    drawing, data = figures.figure_3(results)
     pairs, bars, *_ = drawing.axes
     probe = results.probe("mnist-experts", "samples")
     canvas = _canvas(pairs)
@@ -556,20 +557,20 @@ def test_figure_3_sets_opposites_below_and_counts_all(results: Results) -> None:
 
 
 def test_more_than_ten_capsules_take_several_rows() -> None:
-    figure, axis = experts.plt.subplots()
+    figure, axis = plt.subplots()
     pictures = np.random.default_rng(0).random((13, *SHAPE))
-    experts._draw_pairs(axis, pictures, 1 - pictures)
+    figures._draw_pairs(axis, pictures, 1 - pictures)
     canvas = _canvas(axis)
     assert canvas.shape == (4 * 30 - 2, 10 * 30 - 2)
     np.testing.assert_allclose(canvas[60:88, 60:88], pictures[12, 0])
     np.testing.assert_allclose(canvas[90:118, 60:88], 1 - pictures[12, 0])
     assert np.isnan(canvas[60:, 90:]).all()
     assert [label.get_text() for label in axis.get_yticklabels()] == ["x", "−x"] * 2
-    experts.plt.close(figure)
+    plt.close(figure)
 
 
 def test_figure_4_has_an_image_of_each_class_and_a_row_for_each_model(results: Results) -> None:
-    drawing, data = experts.figure_4(results)
+    drawing, data = figures.figure_4(results)
     assert _canvas(drawing.axes[1]).shape == (5 * 30 - 2, 10 * 30 - 2)
     labels = [label.get_text() for label in drawing.axes[0].get_yticklabels()]
     assert labels == ["test image", "autoencoder", "W and U", "RBM", "VAE"]
@@ -582,7 +583,7 @@ def test_figure_4_has_an_image_of_each_class_and_a_row_for_each_model(results: R
 
 
 def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) -> None:
-    drawing, data = experts.figure_5(results)
+    drawing, data = figures.figure_5(results)
     assert [label.get_text() for label in drawing.axes[0].get_xticklabels()] == ["2", "0", "3", "1"]
     classes = [[label.get_text() for label in drawing.axes[k].get_yticklabels()] for k in (0, 1)]
     assert [each[9] for each in classes] == ["9", "Ankle boot"]
@@ -595,7 +596,7 @@ def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) 
 
 
 def test_figure_6_gives_each_phase_its_steps(results: Results) -> None:
-    drawing, data = experts.figure_6(results)
+    drawing, data = figures.figure_6(results)
     spans = data.groupby(["variant", "phase"])["step"].agg(["min", "max"]).loc["fashion-experts"]
     assert spans.loc["autoencoder"].tolist() == [1000, 10_000]
     assert spans.loc["encoder"].tolist() == [11_000, 15_000]
@@ -608,13 +609,13 @@ def test_figure_6_gives_each_phase_its_steps(results: Results) -> None:
 
 def test_a_phase_without_steps_is_an_empty_panel(tmp_path: Path) -> None:
     none = {"encoder": 0.5}
-    drawing, data = experts.figure_6(make(tmp_path, config("fashion-mnist", **{"mnist-experts": none}), (0,)))
+    drawing, data = figures.figure_6(make(tmp_path, config("fashion-mnist", **{"mnist-experts": none}), (0,)))
     assert set(data["phase"]) == {"autoencoder", "encoder"}
     assert [len(axis.lines) for axis in drawing.axes] == [1, 2, 0]
 
 
 def test_figure_7_shows_as_many_of_each(results: Results) -> None:
-    drawing, data = experts.figure_7(results)
+    drawing, data = figures.figure_7(results)
     assert data.groupby("variant").size().to_dict() == {
         f"{dataset}-{kind}": 2 * CAPSULES for dataset in ("mnist", "fashion") for kind in ("experts", "rbm", "vae")
     }
@@ -637,41 +638,38 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
         options = results.paper.variants[f"mnist-{kind}"].model
         net, run = build(options, SHAPE, 10).eval(), results.run(f"mnist-{kind}")
         with torch.inference_mode():
-            made = {name: probe(images[:12], labels[:12]) for name, probe in net.probes().items()}
+            made = {name: getattr(probes, name)(net, images[:12], labels[:12]) for name in ("samples", "chain")}
             latents = net.latents(images)
         for name, probe in made.items():
             save(run / "probes" / f"{name}.npz", {k: v.numpy() for k, v in {**probe, "labels": labels[:12]}.items()})
         save(run / "latents" / "mnist-test.npz", {k: v.numpy() for k, v in {**latents, "labels": labels}.items()})
-    for figure in experts.FIGURES.values():
+    made_results.drawn(made_results.measured(results), tmp_path)
+    assert results.metrics["value"].map(math.isfinite).all()
+    assert len(tables.table_1(results)) == 5
+
+
+def test_an_added_variant_has_its_rows_and_panels_without_code(tmp_path: Path) -> None:
+    mine = config().papers["experts"].variants["mnist-experts"]
+    mine = mine.model_copy(update={"title": "My experts"}).model_dump(mode="json")
+    letters = config().papers["experts"].variants["mnist-vae"].model_dump(mode="json")
+    results = make(tmp_path, config(added={"mnist-myexperts": mine, "letters-vae": letters}), (0,))
+    rows = tables.table_1(results)
+    mnist = list(rows[rows["data set"] == "MNIST"]["model"])
+    assert mnist[-3:] == ["My experts (complete domain)", "My experts (restricted domain)", "test images"]
+    assert len(mnist) == 7
+    assert rows[rows["model"] == "My experts (complete domain)"].notna().all(axis=None)
+    for figure in (figures.figure_2, figures.figure_3, figures.figure_4, figures.figure_5, figures.figure_6):
         drawing, data = figure(results)
-        assert len(data)
-        experts.plt.close(drawing)
-    table = experts.metrics(results)
-    assert table["value"].map(math.isfinite).all()
-    assert len(experts.table_1(results)) == 5
+        assert "mnist-myexperts" in set(data["variant"])
+        plt.close(drawing)
+    drawing, data = figures.figure_7(results)
+    assert {"mnist-myexperts", "letters-vae"} <= set(data["variant"])
+    titles = [axis.get_title(loc="left") or axis.get_title() for axis in figures.figure_2(results)[0].axes]
+    assert titles[0] == "(a) MNIST, Expert capsules - sampled from complete domain"
+    assert titles[-1] == "(f) MNIST, My experts - sampled from restricted domain"
 
 
-def test_what_draws_needs_no_torch_to_begin_with() -> None:
-    code = "import sys, recaps.papers.experts.metrics, recaps.papers.experts.judge; sys.exit('torch' in sys.modules)"
+def test_drawing_imports_no_torch() -> None:
+    modules = ", ".join(f"recaps.papers.experts.{name}" for name in ("metrics", "judge", "tables", "figures"))
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-# The search
-
-
-def test_the_search_gives_a_row_for_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts_search, "HELD_OUT", 4)
-    torch.manual_seed(0)
-    trials = [{}, {"encoder_rate": 5.0}]
-    rows = experts_search.search(torch.rand(8, 1, 28, 28), trials, steps=(1, 1, 1), batch_size=2)
-    assert [(row["option"], row["value"]) for row in rows] == [("start", ""), ("encoder_rate", "5.0")]
-    assert rows[0]["autoencoder_error"] == rows[1]["autoencoder_error"], "both begin with the same autoencoder"
-    assert all(row["chain_error"] > 0 for row in rows)
-
-
-def test_the_search_does_not_learn_from_what_it_measures_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts_search, "HELD_OUT", 5)
-    images = torch.rand(8, 1, 28, 28)
-    images[3:] = math.nan
-    model = experts_search.trained(images, ExpertsOptions(autoencoder=0.4, encoder=0.3), 10, 4)
-    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -15,10 +15,10 @@ from sklearn.neural_network import BernoulliRBM
 from torch import Tensor
 
 from recaps.arrays import read
-from recaps.papers.experts.options import RBMOptions
 from recaps.config.training import Training
 from recaps.models import build
 from recaps.models.model import learning_rate
+from recaps.papers.experts.options import RBMOptions
 from recaps.papers.experts.rbm import RBM
 from recaps.training.run import load_model
 
@@ -82,7 +82,7 @@ def test_chains_end_in_the_models_distribution() -> None:
     with torch.no_grad():
         net.weight.zero_()
         net.bias_visible.copy_(torch.tensor([-1.0, 0.0, 1.0, 2.0, 0.0, 0.0]))
-    one, other = (net.probes()["samples"](torch.rand(1, 1, 2, 3), torch.tensor([0]))["samples"] for _ in range(2))
+    one, other = (net.sample()["samples"] for _ in range(2))
     assert one.shape == (4000, 1, 2, 3)
     assert torch.equal(one, other)
     torch.testing.assert_close(one[0].flatten(), net.bias_visible.float().sigmoid())

@@ -14,13 +14,13 @@ from torch.distributions import Normal
 from torch.nn.functional import logsigmoid
 
 from recaps.arrays import read
-from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
-from recaps.papers.probabilistic.scae import SCAE, Attention, Parts, entropies, pose, vote_mixture
-from recaps.nn import template_mixture as mixtures
+from recaps.papers.probabilistic import template_mixture as mixtures
+from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
+from recaps.papers.probabilistic.scae import SCAE, Attention, Parts, entropies, pose, vote_mixture
 from recaps.papers.probabilistic.template_mixture import template_mixture
 
 pytestmark = pytest.mark.unit
@@ -132,7 +132,7 @@ def test_the_pictures_mixture_survives_extreme_weights() -> None:
 
 def test_the_pictures_are_the_templates_in_colour_where_the_poses_put_them() -> None:
     net, images = model((2, 28, 28)), some(2, (2, 28, 28))["images"]
-    parts = net.parts(images, noisy=False)
+    parts = net.parts(images, noise=None)
     half = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
     with torch.no_grad():
         net.templates.alphas[0] = 40.0
@@ -206,14 +206,14 @@ def test_entropies_match_the_loops() -> None:
 @pytest.mark.parametrize(("constant", "expected"), [(None, 0.4), (4.3, 4.3)])
 def test_the_losses_are_what_the_released_code_adds_up(constant: float | None, expected: float) -> None:
     net, batch = model(within_constant=constant), some(6)
-    found = net.losses(batch)
-    parts = net.parts(batch["images"], noisy=True)
-    objects = net.objects(parts, noisy=True)
+    found = net.losses(batch, 0)
+    parts = net.parts(batch["images"], noise=0)
+    objects = net.objects(parts, noise=0)
     of_images = sum(float((sum(objects.presence[b, k].detach() for k in range(4)) - expected) ** 2) for b in range(6))
     assert found["prior_within"].item() == pytest.approx(of_images / 6, rel=1e-4)
     of_objects = sum(float((sum(objects.presence[b, k].detach() for b in range(6)) - 6 / 10) ** 2) for k in range(4))
     assert found["prior_between"].item() == pytest.approx(of_objects / 4, rel=1e-4)
-    assert found["dynamic"].item() == pytest.approx(float((objects.deviations.detach() ** 2).sum()) / 2 / 6, rel=1e-4)
+    assert found["dynamic"].item() == pytest.approx(float((objects.offsets.detach() ** 2).sum()) / 2 / 6, rel=1e-4)
     likelihood = net.pictures(parts, batch["images"]).log_likelihood.mean()
     torch.testing.assert_close(found["image"], -likelihood)
     torch.testing.assert_close(found["poses"], -objects.log_likelihood.mean())
@@ -235,21 +235,21 @@ def test_the_losses_are_what_the_released_code_adds_up(constant: float | None, e
 
 def test_poses_count_as_much_as_parts_are_present() -> None:
     net, images = model(), some(2)["images"]
-    parts = net.parts(images, noisy=False)
-    absent = net.objects(parts._replace(logits=torch.full_like(parts.logits, -100.0)), noisy=False)
+    parts = net.parts(images, noise=None)
+    absent = net.objects(parts._replace(logits=torch.full_like(parts.logits, -100.0)), noise=None)
     torch.testing.assert_close(absent.log_likelihood, torch.zeros(2))
-    present = net.objects(parts._replace(logits=torch.full_like(parts.logits, 100.0)), noisy=False)
+    present = net.objects(parts._replace(logits=torch.full_like(parts.logits, 100.0)), noise=None)
     assert (present.log_likelihood.abs() > 1).all()
 
 
 def test_prior_presence_is_the_objects_times_its_surest_parts() -> None:
     net, images = model(), some(3)["images"]
-    found = net.objects(net.parts(images, noisy=False), noisy=False)
+    found = net.objects(net.parts(images, noise=None), noise=None)
     assert found.presence.shape == found.mass.shape == (3, 4)
     assert ((found.presence > 0) & (found.presence < 1)).all()
     with torch.no_grad():
         net.object_decoder.bias[:, 6] = -1e4  # of the objects' own presences, behind six numbers of a pose
-    assert not net.objects(net.parts(images, noisy=False), noisy=False).presence.any()
+    assert not net.objects(net.parts(images, noise=None), noise=None).presence.any()
 
 
 # Who learns from what
@@ -264,7 +264,7 @@ def learners(net: SCAE, loss: Tensor) -> set[str]:
 
 def test_gradients_stop_between_pictures_and_objects() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch)
+    losses = net.losses(batch, 0)
     of_pictures = {name for name, _ in net.named_parameters() if name.startswith(("part_encoder.", "templates."))}
     assert learners(net, losses["image"]) == of_pictures
     explained = losses["poses"] + losses["prior_within"] + losses["posterior_within"]
@@ -281,13 +281,13 @@ def test_gradients_stop_between_pictures_and_objects() -> None:
 
 def test_labels_teach_nothing_but_the_probes() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch)
+    losses = net.losses(batch, 0)
     assert learners(net, losses["probes"]) == {
         f"{probe}_probe.{kind}" for probe in ("prior", "posterior") for kind in ("weight", "bias")
     }
     named = {name: each for name, each in net.named_parameters() if "_probe" not in name}
     gradients = torch.autograd.grad(losses["loss"], list(named.values()))
-    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10})
+    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10}, 0)
     assert others["probes"] != losses["probes"]
     for one, other in zip(gradients, torch.autograd.grad(others["loss"], list(named.values())), strict=True):
         assert torch.equal(one, other)
@@ -299,7 +299,7 @@ def test_accuracies_are_those_of_the_probes() -> None:
         for probe, answer in ((net.prior_probe, 3), (net.posterior_probe, 5)):
             probe.weight.zero_()
             probe.bias.copy_(torch.arange(10) == answer)
-    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])})
+    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])}, 0)
     assert float(losses["accuracy_prior"]) == pytest.approx(3 / 8)
     assert float(losses["accuracy_posterior"]) == pytest.approx(2 / 8)
 
@@ -349,22 +349,16 @@ def test_absent_parts_are_not_attended_to() -> None:
 
 def test_every_step_draws_noise_anew() -> None:
     net, data = model(), some(4)
-    found = []
-    for step in (0, 1, 0):
-        net.step = step
-        found.append(net.losses(data)["loss"])
+    found = [net.losses(data, step)["loss"] for step in (0, 1, 0)]
     assert found[0] == found[2] != found[1]
     calm = model(noise_scale=0.0)
-    losses = []
-    for step in (0, 1):
-        calm.step = step
-        losses.append(calm.losses(data)["loss"])
+    losses = [calm.losses(data, step)["loss"] for step in (0, 1)]
     assert losses[0] == losses[1]
 
 
 def test_noise_is_uniform_and_as_wide_as_asked() -> None:
     net, images = model(noise_scale=3.0, parts=40), some(64)["images"]
-    noise = (net.parts(images, noisy=True).logits - net.parts(images, noisy=False).logits).flatten()
+    noise = (net.parts(images, noise=0).logits - net.parts(images, noise=None).logits).flatten()
     assert -1.5 <= noise.min() < -1.4
     assert 1.4 < noise.max() <= 1.5
     assert abs(noise.mean()) < 0.1
@@ -393,11 +387,11 @@ def test_it_takes_canvases_of_all_shapes(shape: tuple[int, int, int]) -> None:
         found = net.training_step(batch, 0)
         assert all(math.isfinite(value) for value in found.values())
         with torch.inference_mode():
-            chain = net.probes()["chain"](batch["images"], batch["labels"])
+            pictures = net.pictures(net.parts(batch["images"], noise=None), batch["images"]).mean
             latents = net.latents(batch["images"])
-    assert chain["images"].shape == chain["chain"].shape == (3, *shape)
-    assert all(value.dtype == torch.float32 for value in (*chain.values(), *latents.values()))
-    error = (chain["chain"] - batch["images"]).square().sum((1, 2, 3))
+    assert pictures.shape == (3, *shape)
+    assert all(value.dtype == torch.float32 for value in (pictures, *latents.values()))
+    error = (pictures - batch["images"]).square().sum((1, 2, 3))
     torch.testing.assert_close(latents["reconstruction_error"], error)
 
 

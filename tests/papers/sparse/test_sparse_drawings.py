@@ -1,17 +1,159 @@
-"""What the figures of the paper `sparse` are made of."""
+"""Tables, figures and metrics of the paper `sparse`, from a small tree of made results."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from pathlib import Path
+from typing import Any
 
-from recaps.papers.sparse import metrics as sparse
+import made_results
+import numpy as np
+import pytest
+from made_results import CONFIG, measured, values
+
+from recaps import io
+from recaps.config.load import Project, load
+from recaps.npz import save
+from recaps.papers.sparse import figures, metrics, tables
+from recaps.report.claims import check_variants
+from recaps.report.results import Results
+from recaps.workflow import layout
+
+#: Accuracy of every head and protocol of a variant, in percent.
+ACCURACY = {"convnet": 70.0, "supcaps": 80.0, "dense": 60.0, "sparsecaps": 90.0}
+IMAGES, CAPSULES = 12, 6
+
+
+def config(**overrides: Any) -> Project:
+    overridden = {"sparse": {"variants": overrides}}
+    return load({"scale": "desk", "papers": ["sparse"], "overrides": overridden}, CONFIG)
+
+
+def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
+    """Measured results in which seed s has every accuracy s points higher."""
+    return measured(made_results.frame(folder, project, "sparse", seeds, lambda *run: _run(project, *run)))
+
+
+def _run(project: Project, results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
+    settings, run, draw = project.papers["sparse"].variants[variant], results.run(variant, seed), _random(variant, seed)
+    accuracy = (ACCURACY[variant.split("-")[0]] + seed) / 100
+    for head, protocols in settings.heads.items():
+        for protocol in protocols:
+            shared = IMAGES if protocol == "affnist-a-position" else 0
+            result = {"accuracy": accuracy, "n": IMAGES, "n_fit": 0 if head == "argmax" else 100}
+            result |= {"test_images_whose_original_was_fitted": None if head == "argmax" else shared}
+            io.write_json(layout.head(run, head, protocol), result)
+    for name in settings.latents:
+        support = draw.random((IMAGES, CAPSULES)) + 0.5
+        ranks = (-support).argsort(1).argsort(1)
+        arrays = {"support": support, "ranks": ranks, "mask": np.exp(-2.4 * ranks)}
+        arrays["reconstruction_error"] = draw.random(IMAGES)
+        save(layout.latents(run, results.resolve(name)), arrays)
+    probes = {
+        "single-capsules": {"full": (), "single": (CAPSULES,), "without": (CAPSULES,), "mask": None},
+        "traversals": {"decoded": (4, 11), "values": None, "capsule": None},
+    }
+    for probe in settings.probes:
+        made = {
+            name: draw.random((IMAGES, *shape, 1, 8, 8)) for name, shape in probes[probe].items() if shape is not None
+        }
+        made |= {"images": draw.random((IMAGES, 1, 8, 8)), "labels": np.arange(IMAGES) % 10}
+        made |= {"mask": draw.random((IMAGES, CAPSULES)), "values": np.linspace(-1, 1, 11)}
+        save(layout.probe(run, probe), made | {"capsule": np.arange(IMAGES) % CAPSULES})
+
+
+def _random(variant: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng([*variant.encode(), seed])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return make(tmp_path_factory.mktemp("results"), config(), seeds=(0, 1))
+
+
+# Tables
+
+
+def test_table_1_has_a_row_for_every_condition(results: Results) -> None:
+    table = tables.table_1(results).set_index("algorithm")
+    models, conditions = ("Unmasked SPARSECAPS", "SPARSECAPS"), ("(a)", "(a), disjoint digits", "(b)")
+    rows = [f"{model} + SVM {condition}" for model in models for condition in conditions]
+    assert list(table.index) == ["Conventional ConvNet", "SUPCAPS", *rows]
+    assert list(table["MNIST published"]) == [99.22, 99.23, *[97.37] * 3, *[99] * 3]
+    assert list(table["affNIST published"].dropna()) == [66, 79, 60.63, 15.7, 90.12, 16.99]
+    assert list(table["affNIST ours"]) == pytest.approx([70.5, 80.5, *[60.5] * 3, *[90.5] * 3])
+    assert list(table["affNIST sd"]) == pytest.approx([math.sqrt(0.5)] * 8)
+    assert list(table["same digits %"].fillna(-1)) == [-1, -1, *[100, 0, 0] * 2]
+    assert set(table["affNIST set"]) == {"affnist-generated"}
+    assert set(table["seeds"]) == {2}
+
+
+def test_table_2_compares_with_quoted_numbers(results: Results) -> None:
+    table = tables.table_2(results).set_index("reference")
+    assert list(table["MNIST published"]) == [97.82, 97.5, 99.25, 99.22, 99]
+    assert list(table["affNIST published"]) == [86.79, 91.6, 87.55, 66, 90.12]
+    assert list(table["affNIST ours"].dropna()) == pytest.approx([70.5, 90.5])
+
+
+def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> None:
+    data = made_results.drawn(results, tmp_path)
+    assert list(data["figure-2"]["variant"].unique()) == ["dense-28", "sparsecaps-28"]
+    assert list(data["figure-3"]["variant"].unique()) == ["supcaps", "dense", "sparsecaps"]
+
+
+def test_an_added_variant_has_its_rows_and_its_lines(tmp_path: Path) -> None:
+    variants = config().papers["sparse"].variants
+    added = {
+        f"sparsecaps-released{size}": variants[f"sparsecaps{size}"].model_dump(mode="json")
+        | {"title": f"Released{size}"}
+        for size in ("", "-28")
+    }
+    results = make(tmp_path, config(**added), seeds=(0,))
+    table = tables.table_1(results)
+    rows = table[table["algorithm"].str.startswith("Released")]
+    assert list(rows["algorithm"]) == [f"Released + SVM {each}" for each in ("(a)", "(a), disjoint digits", "(b)")]
+    assert list(rows["affNIST ours"]) == pytest.approx([90, 90, 90])
+    assert rows["affNIST published"].isna().all()
+    assert values(metrics.metrics(results), "sparsecaps-released", "svm-mnist") == pytest.approx([90])
+    for figure, variant in (
+        (figures.figure_2, "sparsecaps-released-28"),
+        (figures.figure_3, "sparsecaps-released"),
+        (figures.figure_4, "sparsecaps-released"),
+    ):
+        assert variant in set(figure(results)[1]["variant"])
+
+
+def test_every_claim_finds_its_measure(results: Results) -> None:
+    check_variants(made_results.claims("sparse"), {"sparse": results.paper})
+    made_results.verdicts("sparse", metrics.metrics(results))
+
+
+# Numbers behind the figures
+
+
+def test_relative_support_is_sorted_within_each_image() -> None:
+    support = np.array([[1.0, 4.0, 2.0], [10.0, 5.0, 5.0]])
+    np.testing.assert_allclose(metrics.relative_support(support), [[1, 0.5, 0.25], [1, 0.5, 0.5]])
+
+
+def test_rank_frequencies_count_each_capsules_ranks() -> None:
+    ranks = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [0, 1, 2]])
+    expected = [[0.75, 0.25, 0], [0.25, 0.5, 0.25], [0, 0.25, 0.75]]
+    np.testing.assert_allclose(figures.rank_frequencies(ranks), expected)
+
+
+def test_leave_one_out_change_takes_the_capsule_that_matters_most() -> None:
+    full = np.full((1, 1, 2, 2), 0.5)
+    without = np.stack([full, np.zeros_like(full)], axis=1)
+    probe = {"full": full, "without": without}
+    assert metrics.leave_one_out_change(probe) == pytest.approx([1.0])
 
 
 def test_labels_of_near_points_are_piled_above_the_topmost() -> None:
     frequencies = np.array([[0.5, 0.1], [0.9, 0.0], [0.52, 0.2], [0.0, 0.53]])
-    assert sparse.label_piles(frequencies, 0.1) == [([2, 0], 0, 0.52), ([1], 0, 0.9), ([3], 1, 0.53)]
+    assert figures.label_piles(frequencies, 0.1) == [([2, 0], 0, 0.52), ([1], 0, 0.9), ([3], 1, 0.53)]
 
 
-def test_a_pile_takes_in_the_points_that_it_would_cover() -> None:
+def test_a_pile_includes_the_points_that_its_labels_would_cover() -> None:
     frequencies = np.array([[0.5], [0.51], [0.65], [0.97]])
-    assert sparse.label_piles(frequencies, 0.1) == [([2, 1, 0], 0, 0.65), ([3], 0, 0.97)]
+    assert figures.label_piles(frequencies, 0.1) == [([2, 1, 0], 0, 0.65), ([3], 0, 0.97)]

@@ -1,4 +1,4 @@
-"""Writers of the official formats, for tests: tiny files, byte for byte as the real ones are built."""
+"""Write small files in the official formats, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives: unsafe members are refused, whatever is asked for."""
+"""Archives: reading members, and refusing archives with unsafe members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one format on disk: whole or refused."""
+"""The format of prepared splits on disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recaps import datasets, io
-from recaps.datasets import Arrays
+from recaps import io
+from recaps.arrays import Arrays, save
+from recaps.datasets import preparation
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
@@ -23,8 +24,8 @@ def example(n: int = 6) -> Arrays:
 
 def test_round_trip(tmp_path: Path) -> None:
     arrays = example()
-    datasets.save(arrays, tmp_path / "mnist" / "test")
-    loaded = datasets.load("mnist", "test", tmp_path)
+    save(arrays, tmp_path / "mnist" / "test")
+    loaded = preparation.load("mnist", "test", tmp_path)
     assert isinstance(loaded.images, np.memmap)
     np.testing.assert_array_equal(loaded.images, arrays.images)
     np.testing.assert_array_equal(loaded.labels, arrays.labels)
@@ -38,7 +39,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_saving_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        datasets.save(example(), tmp_path / folder)
+        save(example(), tmp_path / folder)
     for path in sorted((tmp_path / "a").iterdir()):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
@@ -55,58 +56,58 @@ def test_digest_sees_every_part() -> None:
 
 def test_not_prepared_yet(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"record\.json: no such file; prepare this split first"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
     with pytest.raises(UserError, match="did you mean 'mnist'"):
-        datasets.load("mnits", "test", tmp_path)
+        preparation.load("mnits", "test", tmp_path)
     with pytest.raises(UserError, match="no split 'valid'"):
-        datasets.load("mnist", "valid", tmp_path)
+        preparation.load("mnist", "valid", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["images.npy", "labels.npy", "factors.npz"])
 @pytest.mark.parametrize("keep", [0, 60, -1])
 def test_truncated(tmp_path: Path, name: str, keep: int) -> None:
-    path = datasets.save(example(), tmp_path / "mnist" / "test") / name
+    path = save(example(), tmp_path / "mnist" / "test") / name
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=rf"{name}: truncated or damaged .*delete the folder and run again\Z"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["images.npy", "labels.npy", "factors.npz"])
 def test_missing_file(tmp_path: Path, name: str) -> None:
-    (datasets.save(example(), tmp_path / "mnist" / "test") / name).unlink()
+    (save(example(), tmp_path / "mnist" / "test") / name).unlink()
     with pytest.raises(UserError, match=f"{name}: no such file"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
-    folder = datasets.save(example(), tmp_path / "mnist" / "test")
+    folder = save(example(), tmp_path / "mnist" / "test")
     np.save(folder / "labels.npy", np.zeros(5, np.int64))
     with pytest.raises(UserError, match=r"labels are int64 \(5,\), not int64 \[6\]"):
-        datasets.load("mnist", "test", tmp_path)
-    datasets.save(example(5), folder)
+        preparation.load("mnist", "test", tmp_path)
+    save(example(5), folder)
     io.write_json(folder / "record.json", {"shape": [6, 1, 28, 28]})
     with pytest.raises(UserError, match="its record says"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
-    folder = datasets.save(example(), tmp_path / "mnist" / "test")
+    folder = save(example(), tmp_path / "mnist" / "test")
     np.save(folder / "labels.npy", np.array([print] * 6, object), allow_pickle=True)
     with pytest.raises(UserError, match="truncated or damaged"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
 
 
 def test_a_save_that_is_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = datasets.save(example(), tmp_path / "mnist" / "test")
+    folder = save(example(), tmp_path / "mnist" / "test")
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(np, "savez", killed)
     with pytest.raises(KeyboardInterrupt):
-        datasets.save(example(5), folder)
+        save(example(5), folder)
     with pytest.raises(UserError, match=r"record\.json: no such file"):
-        datasets.load("mnist", "test", tmp_path)
+        preparation.load("mnist", "test", tmp_path)
 
 
 def test_wrong_types_are_a_programming_error() -> None:

@@ -1,4 +1,4 @@
-"""What data sets there are, without reading any."""
+"""The catalogue of data sets and official files."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import sys
 
 import pytest
 
-from recaps import datasets
+from recaps.datasets import catalogue, sources
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
 
 
 def test_every_raw_input_has_a_source() -> None:
-    for name in datasets.names():
-        for split in datasets.splits(name):
-            inputs = datasets.raw_inputs(name, split, stand_in=False)
+    for name in catalogue.names():
+        for split in catalogue.splits(name):
+            inputs = catalogue.raw_inputs(name, split, stand_in=False)
             assert inputs
             for path in inputs:
                 dataset, file = path.split("/")
-                assert datasets.file(dataset, file).path == path
-            assert datasets.raw_inputs(name, split, stand_in=True) == []
+                assert sources.file(dataset, file).path == path
+            assert catalogue.raw_inputs(name, split, stand_in=True) == []
 
 
 def test_sources_are_well_formed() -> None:
     for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar10-jpeg", "smallnorb", "affnist"):
-        for source in datasets.files(dataset):
+        for source in sources.files(dataset):
             assert source.dataset == dataset
             assert all(url.startswith("http") and url.endswith(source.name) for url in source.urls)
             assert bool(source.urls) == (dataset != "cifar10-jpeg")
@@ -38,18 +38,18 @@ def test_sources_are_well_formed() -> None:
 
 
 def test_derived_splits_read_their_base() -> None:
-    assert datasets.raw_inputs("affnist-generated", "validation") == [
+    assert catalogue.raw_inputs("affnist-generated", "validation") == [
         "mnist/train-images-idx3-ubyte.gz",
         "mnist/train-labels-idx1-ubyte.gz",
     ]
-    assert datasets.raw_inputs("mnist-40", "test")[0] == "mnist/t10k-images-idx3-ubyte.gz"
-    train, test = (datasets.raw_inputs("smallnorb", split) for split in ("train", "test"))
+    assert catalogue.raw_inputs("mnist-40", "test")[0] == "mnist/t10k-images-idx3-ubyte.gz"
+    train, test = (catalogue.raw_inputs("smallnorb", split) for split in ("train", "test"))
     for name in ("smallnorb-48-azimuth", "smallnorb-48-elevation"):
-        assert [datasets.raw_inputs(name, split) for split in ("train", "familiar", "novel")] == [train, test, test]
+        assert [catalogue.raw_inputs(name, split) for split in ("train", "familiar", "novel")] == [train, test, test]
 
 
 def test_describe() -> None:
-    assert datasets.describe("smallnorb") == {
+    assert catalogue.describe("smallnorb") == {
         "channels": 2,
         "height": 96,
         "width": 96,
@@ -58,52 +58,52 @@ def test_describe() -> None:
         "official": True,
         "derived_from": None,
     }
-    stand_in = datasets.describe("mnist-40", stand_in=True)
+    stand_in = catalogue.describe("mnist-40", stand_in=True)
     assert stand_in["title"].endswith("stand-in (scikit-learn digits)")
     assert stand_in["derived_from"] == "mnist"
-    assert not datasets.describe("mnist", stand_in=True)["official"]
-    assert not datasets.describe("cifar10-jpeg")["official"]
-    assert not datasets.describe("affnist-generated")["official"]
+    assert not catalogue.describe("mnist", stand_in=True)["official"]
+    assert not catalogue.describe("cifar10-jpeg")["official"]
+    assert not catalogue.describe("affnist-generated")["official"]
 
 
 @pytest.mark.parametrize(
     ("call", "pattern"),
     [
-        (lambda: datasets.describe("minst"), "no data set 'minst' .did you mean 'mnist'"),
-        (lambda: datasets.files("smalnorb"), "did you mean 'smallnorb'"),
-        (lambda: datasets.file("mnist", "train-images"), "did you mean 'train-images-idx3-ubyte.gz'"),
-        (lambda: datasets.raw_inputs("mnist", "tset"), "no split 'tset' .did you mean 'test'"),
-        (lambda: datasets.resolve("affnist-generated", {"version": 3}), "did you mean 'versions'"),
-        (lambda: datasets.resolve("mnist-rotated", {"degrees": 181}), "181 is outside 0 to 180"),
-        (lambda: datasets.resolve("mnist-rotated", {"degrees": float("nan")}), "nan is not a number"),
-        (lambda: datasets.resolve("mnist-rotated", {"degrees": "90"}), "'90' is not a number"),
-        (lambda: datasets.resolve("mnist-shifted", {"shift": 1.5}), "1.5 is not a whole number"),
-        (lambda: datasets.resolve("mnist-shifted", {"shift": True}), "True is not a whole number"),
-        (lambda: datasets.resolve("mnist", {"limit": 0}), "0 is outside 1 to inf"),
-        (lambda: datasets.resolve("smallnorb-48", {"average": True}), "True is not a whole number"),
-        (lambda: datasets.raw_inputs("smallnorb-48-azimuth", "test"), "no split 'test'"),
+        (lambda: catalogue.describe("minst"), "no data set 'minst' .did you mean 'mnist'"),
+        (lambda: sources.files("smalnorb"), "did you mean 'smallnorb'"),
+        (lambda: sources.file("mnist", "train-images"), "did you mean 'train-images-idx3-ubyte.gz'"),
+        (lambda: catalogue.raw_inputs("mnist", "tset"), "no split 'tset' .did you mean 'test'"),
+        (lambda: catalogue.resolve("affnist-generated", {"version": 3}), "did you mean 'versions'"),
+        (lambda: catalogue.resolve("mnist-rotated", {"degrees": 181}), "181 is outside 0 to 180"),
+        (lambda: catalogue.resolve("mnist-rotated", {"degrees": float("nan")}), "nan is not a number"),
+        (lambda: catalogue.resolve("mnist-rotated", {"degrees": "90"}), "'90' is not a number"),
+        (lambda: catalogue.resolve("mnist-shifted", {"shift": 1.5}), "1.5 is not a whole number"),
+        (lambda: catalogue.resolve("mnist-shifted", {"shift": True}), "True is not a whole number"),
+        (lambda: catalogue.resolve("mnist", {"limit": 0}), "0 is outside 1 to inf"),
+        (lambda: catalogue.resolve("smallnorb-48", {"average": True}), "True is not a whole number"),
+        (lambda: catalogue.raw_inputs("smallnorb-48-azimuth", "test"), "no split 'test'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(call: object, pattern: str) -> None:
+def test_mistakes_are_reported_in_one_line(call: object, pattern: str) -> None:
     with pytest.raises(UserError, match=pattern) as caught:
         call()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
 
 
 def test_options_have_defaults() -> None:
-    assert datasets.defaults("affnist-generated") == {"limit": None, "versions": 32}
-    assert datasets.defaults("mnist-shifted") == {"limit": None, "shift": 2}
-    assert datasets.defaults("mnist-40-shifted") == {"limit": None, "shift": 6}
-    assert datasets.defaults("mnist-rotated") == {"limit": None, "degrees": 180.0}
-    assert datasets.defaults("smallnorb-48-azimuth") == {"limit": None, "average": 0}
-    assert datasets.resolve("mnist-rotated", {"degrees": 45}) == {"limit": None, "degrees": 45.0}
+    assert catalogue.defaults("affnist-generated") == {"limit": None, "versions": 32}
+    assert catalogue.defaults("mnist-shifted") == {"limit": None, "shift": 2}
+    assert catalogue.defaults("mnist-40-shifted") == {"limit": None, "shift": 6}
+    assert catalogue.defaults("mnist-rotated") == {"limit": None, "degrees": 180.0}
+    assert catalogue.defaults("smallnorb-48-azimuth") == {"limit": None, "average": 0}
+    assert catalogue.resolve("mnist-rotated", {"degrees": 45}) == {"limit": None, "degrees": 45.0}
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     script = (
-        "import sys, recaps.datasets as d; d.describe('mnist'); d.resolve('mnist', {}); "
+        "import sys; from recaps.datasets import catalogue as c, sources; c.describe('mnist'); c.resolve('mnist', {}); "
         "light = [m for m in ('numpy', 'torch', 'scipy', 'sklearn', 'pandas', 'PIL') if m in sys.modules]; "
-        "d.prepare, d.load, d.save, d.fetch, d.Arrays; "
+        "import recaps.arrays, recaps.datasets.download, recaps.datasets.preparation; "
         "heavy = [m for m in ('torch', 'scipy', 'sklearn', 'pandas', 'PIL') if m in sys.modules]; "
         "print(light, heavy)"
     )

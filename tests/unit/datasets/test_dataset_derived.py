@@ -1,4 +1,4 @@
-"""Derived sets against slow, obvious references."""
+"""Derived data sets, compared with simple reference implementations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from recaps.datasets import Arrays, catalogue, derived, standin, warp
+from recaps.arrays import Arrays
+from recaps.datasets import catalogue, derived, standin, warp
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +28,7 @@ def make(name: str, split: str, base: Arrays, **options: object) -> Arrays:
 
 
 def slow_affine(image: np.ndarray, matrix: np.ndarray, translation: np.ndarray, size: int) -> np.ndarray:
-    """scipy's bilinear sampling, one image at a time, in (row, column) order."""
+    """Bilinear interpolation by SciPy, one image at a time, in (row, column) order."""
     swap = np.array([[0, 1], [1, 0]])
     inverse = np.linalg.inv(swap @ matrix @ swap)
     centre_in, centre_out = (np.array(image.shape) - 1) / 2, np.full(2, (size - 1) / 2)
@@ -118,7 +119,7 @@ def test_affine_order_ranges_and_labels(digits: Arrays) -> None:
 
 
 def test_ink_stays_on_the_canvas(digits: Arrays) -> None:
-    """Drawn on a larger canvas, the same maps leave nothing outside the 40x40 one, and they do reach its edges."""
+    """On a larger canvas the same maps leave no ink outside the 40x40 canvas, but some at its edges."""
     made = make("affnist-generated", "test", digits, versions=8)
     f = made.factors
     matrices = derived._matrices(*(f[key].astype(float) for key in derived.AFFINE_RANGES))
@@ -140,7 +141,7 @@ def test_ink_larger_than_the_canvas_is_centred_and_no_ink_is_no_trouble() -> Non
 
 
 def test_translation_range_is_tight() -> None:
-    """One pixel of ink may be centred on any pixel of the canvas, and go no further."""
+    """A single pixel of ink can be centred on any pixel of the canvas, but not outside."""
     image = np.zeros((1, 5, 5), np.uint8)
     image[0, 2, 2] = 255
     low, high = warp.translation_range(image, np.eye(2)[None], 9)
@@ -184,7 +185,7 @@ def test_validation_is_the_last_sixth_of_the_training_digits(digits: Arrays) -> 
 
 
 def test_known_values_never_change() -> None:
-    """The derived sets are a promise: a changed draw would silently change every result."""
+    """If the random numbers changed, all results would change without notice."""
     ramp = np.arange(6 * 28 * 28, dtype=np.uint32).reshape(6, 1, 28, 28)
     base = Arrays((ramp * 7 % 256).astype(np.uint8), np.arange(6))
     assert make("mnist-shifted", "test", base).factors["shift_y"].tolist() == SHIFT_Y

@@ -1,4 +1,4 @@
-"""Downloads from a local server that misbehaves in every way that real ones do."""
+"""Downloads from a local server that simulates the failures of real servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 @dataclass
 class Server:
-    """A server of one content; `cuts` breaks that many connections half-way."""
+    """A server of a single content; it breaks the first `cuts` connections half-way."""
 
     content: bytes = CONTENT
     cuts: int = 0
@@ -214,7 +214,7 @@ def test_wrong_length_is_refused_without_reading_it(serve: Callable[..., Server]
 
 def test_no_network_and_no_mirror(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"\A[^\n]*no network and no mirror[^\n]*RECAPS_MIRROR to a folder that holds toys/f"
+        UserError, match=r"\A[^\n]*no network and no mirror[^\n]*RECAPS_MIRROR to a folder that contains toys/f"
     ):
         fetch(source(closed_url()), tmp_path)
     with pytest.raises(UserError, match="no official address"):
@@ -246,7 +246,7 @@ def test_mirror_comes_first(
     assert remote.asked == [""]
 
 
-def test_wrong_mirror_is_told_and_the_official_address_used(
+def test_wrong_mirror_is_reported_and_the_official_address_is_used(
     mirror: Path, serve: Callable[..., Server], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (mirror / "toys" / "f.gz").write_bytes(CONTENT[::-1])
@@ -263,7 +263,7 @@ def test_existing_files(serve: Callable[..., Server], tmp_path: Path, caplog: py
     assert server.asked == []
     (tmp_path / "f.gz").write_bytes(CONTENT[:-1] + b"x")
     assert fetch(source(server.url), tmp_path).read_bytes() == CONTENT
-    assert "set aside as f.gz.corrupt" in caplog.text
+    assert "renamed to f.gz.corrupt" in caplog.text
     assert names(tmp_path) == ["f.gz", "f.gz.corrupt"]
     (tmp_path / "f.gz").write_bytes(b"x")
     with pytest.raises(UserError, match="no network"):
@@ -286,7 +286,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match=r"cannot be written \(Permission denied\)"):
+    with pytest.raises(UserError, match=r"cannot write \(Permission denied\)"):
         fetch(source(), tmp_path / "sealed")
 
 
@@ -319,7 +319,7 @@ def test_trust_on_first_use(
     path = fetch(source(serve(content=first).url, size=None, sha256=None), folder)
     digest = hashlib.sha256(first).hexdigest()
     assert (folder / "f.gz.sha256").read_text().split() == [digest, "f.gz"]
-    assert "no official checksum exists" in caplog.text
+    assert "there is no official checksum" in caplog.text
     changed = source(serve(content=second).url, size=None, sha256=None)
     assert fetch(changed, folder).read_bytes() == first
     path.unlink()

@@ -1,4 +1,4 @@
-"""Readers of the official formats: right on right files, one clear line on every wrong one."""
+"""Readers of the official formats, on valid and on malformed files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTE, INT32 = 0x1E3D4C55, 0x1E3D4C54
 
 
 def fails(pattern: str) -> pytest.RaisesExc[UserError]:
-    """A UserError of one line that says how to mend it."""
+    """Expect a UserError of one line that says how to correct the mistake."""
     return pytest.raises(UserError, match=rf"\A[^\n]*{pattern}[^\n]*`snakemake data`[^\n]*\Z")
 
 

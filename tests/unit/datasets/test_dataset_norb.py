@@ -1,4 +1,4 @@
-"""Sets made from smallNORB: single cameras at half size, and subsets by viewpoint, against loops."""
+"""Data sets derived from smallNORB, compared with loops: single cameras at half size, and subsets by viewpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from recaps.datasets import Arrays, catalogue, norb
+from recaps.arrays import Arrays
+from recaps.datasets import catalogue, norb
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
@@ -102,7 +103,7 @@ def test_limit_counts_scenes_of_the_base(scenes: Arrays, name: str) -> None:
             np.testing.assert_array_equal(values, whole.factors[key][:n])
 
 
-def test_a_limit_that_leaves_no_scene_is_told(scenes: Arrays) -> None:
+def test_a_limit_that_leaves_no_scene_is_reported(scenes: Arrays) -> None:
     split = "novel" if scenes.factors["elevation"][0] < 3 else "familiar"
     mistake = f"data set 'smallnorb-48-elevation', split '{split}': none of the first 1 scenes has such a viewpoint"
     with pytest.raises(UserError, match=rf"\A{re.escape(mistake)}; raise the option `limit`\Z"):
@@ -126,7 +127,7 @@ def test_average_is_an_option(scenes: Arrays) -> None:
         catalogue.resolve("smallnorb-48", {"average": 2})
 
 
-def test_the_record_says_how(scenes: Arrays) -> None:
+def test_the_record_of_a_split(scenes: Arrays) -> None:
     parameters = {"order": "by scene, left camera first", "average": 1}
     assert make("smallnorb-48", "test", scenes, average=1).record["parameters"] == parameters
     record = make("smallnorb-48-elevation", "novel", scenes, average=1).record

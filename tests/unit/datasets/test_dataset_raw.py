@@ -1,4 +1,4 @@
-"""From tiny files in the official formats, through the checksums, to prepared splits."""
+"""Preparing splits from small files in the official formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import dataset_writers as write
 import numpy as np
 import pytest
 
-from recaps import datasets
 from recaps.datasets import catalogue, preparation, sources
 from recaps.errors import UserError
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Take the tiny files in `tmp_path` for the official ones, with `n` images in each split."""
+    """Register the small files in `tmp_path` as the official ones, with `n` images in each split."""
 
     def take(dataset: str, **counts: int) -> None:
         folder = tmp_path / dataset
@@ -50,14 +49,14 @@ def test_mnist_and_what_is_derived_from_it(tmp_path: Path, register) -> None:  #
     out = tmp_path / "out"
     for name in ("mnist", "mnist-40", "mnist-shifted", "mnist-40-shifted", "mnist-rotated", "affnist-generated"):
         options = {"versions": 2} if name == "affnist-generated" else {}
-        datasets.prepare(name, "test", tmp_path, out, stand_in=False, options=options)
-        record = datasets.load(name, "test", out).record
+        preparation.prepare(name, "test", tmp_path, out, stand_in=False, options=options)
+        record = preparation.load(name, "test", out).record
         assert record["stand_in"] is False
-        assert [source["path"] for source in record["sources"]] == datasets.raw_inputs(name, "test")
+        assert [source["path"] for source in record["sources"]] == catalogue.raw_inputs(name, "test")
         assert all(len(source["sha256"]) == 64 for source in record["sources"])
-    plain, padded = datasets.load("mnist", "test", out), datasets.load("mnist-40", "test", out)
+    plain, padded = preparation.load("mnist", "test", out), preparation.load("mnist-40", "test", out)
     np.testing.assert_array_equal(plain.images, padded.images[:, :, 6:-6, 6:-6])
-    assert len(datasets.load("affnist-generated", "test", out)) == 24
+    assert len(preparation.load("affnist-generated", "test", out)) == 24
 
 
 def test_a_changed_file_is_refused(tmp_path: Path, register) -> None:  # type: ignore[no-untyped-def]
@@ -66,7 +65,7 @@ def test_a_changed_file_is_refused(tmp_path: Path, register) -> None:  # type: i
     path = tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(UserError, match=rf"{path.name}: SHA-256 expected \w+, found \w+; delete it and run"):
-        datasets.prepare("mnist-40", "test", tmp_path, tmp_path / "out", stand_in=False)
+        preparation.prepare("mnist-40", "test", tmp_path, tmp_path / "out", stand_in=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -78,7 +77,7 @@ def test_cifar_smallnorb_and_jpeg(tmp_path: Path, register) -> None:  # type: ig
     }
     write.cifar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", records)
     register("cifar10", train=5, test=1)
-    for path in datasets.raw_inputs("smallnorb", "test"):
+    for path in catalogue.raw_inputs("smallnorb", "test"):
         if "-dat" in path:
             write.norb(tmp_path / path, np.ones((3, 2, 96, 96), np.uint8), 0x1E3D4C55)
         elif "-cat" in path:
@@ -99,7 +98,7 @@ def test_cifar_smallnorb_and_jpeg(tmp_path: Path, register) -> None:  # type: ig
 
 
 def smallnorb_files(root: Path, split: str, instances: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:
-    """The three official files of a split with 108 scenes, each of another viewpoint."""
+    """Write the three files of a split with 108 scenes of different viewpoints."""
     random = np.random.default_rng(seed)
     elevation, azimuth = random.permutation(np.indices((9, 18)).reshape(2, -1).T)[:108].T
     images = random.integers(0, 256, (108, 2, 96, 96), dtype=np.uint8)
@@ -107,7 +106,7 @@ def smallnorb_files(root: Path, split: str, instances: tuple[int, ...], seed: in
     columns = [random.choice(instances, 108), elevation, 2 * azimuth, random.integers(0, 6, 108)]
     info = np.stack(columns, 1).astype("<i4")
     (root / "smallnorb").mkdir(exist_ok=True)
-    for path, values in zip(datasets.raw_inputs("smallnorb", split), (images, labels, info), strict=True):
+    for path, values in zip(catalogue.raw_inputs("smallnorb", split), (images, labels, info), strict=True):
         write.norb(root / path, values, 0x1E3D4C55 if values.dtype == np.uint8 else 0x1E3D4C54)
     return images, labels, info
 
@@ -120,9 +119,9 @@ def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # ty
     familiar = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
     columns = {"azimuth": 2, "elevation": 1}
     for name in ("smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
-        for split in datasets.splits(name):
-            datasets.prepare(name, split, tmp_path, out, stand_in=False)
-            made = datasets.load(name, split, out)
+        for split in catalogue.splits(name):
+            preparation.prepare(name, split, tmp_path, out, stand_in=False)
+            made = preparation.load(name, split, out)
             images, labels, info = parts["train" if split == "train" else "test"]
             rows = list(range(108))
             if name != "smallnorb-48":
@@ -135,7 +134,7 @@ def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # ty
                 np.testing.assert_array_equal(made.labels[camera::2], labels[rows])
                 for k, factor in enumerate(("instance", "elevation", "azimuth", "lighting")):
                     np.testing.assert_array_equal(made.factors[factor][camera::2], info[rows, k])
-            assert [source["path"] for source in made.record["sources"]] == datasets.raw_inputs(name, split)
+            assert [source["path"] for source in made.record["sources"]] == catalogue.raw_inputs(name, split)
             assert (made.record["stand_in"], made.record["derived_from"]) == (False, "smallnorb")
             assert made.record["title"].startswith("smallNORB")
 

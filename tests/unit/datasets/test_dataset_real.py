@@ -1,4 +1,4 @@
-"""The official files, where a mirror has them: set RECAPS_MIRROR to run these."""
+"""The official files; set RECAPS_MIRROR to a mirror that has them to run these tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from recaps import datasets
-from recaps.datasets import Arrays, preparation
+from recaps.arrays import Arrays
+from recaps.datasets import catalogue, download, preparation, sources
 
 MIRROR = os.environ.get("RECAPS_MIRROR", "")
 MNIST_TEST = "4718853ea946af656684509414983beff2e65cf414265c27966161014c003b8b"
@@ -28,13 +28,13 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     for dataset in ("mnist", "fashion-mnist", "cifar10-jpeg"):
         if Path(MIRROR, dataset).is_dir():
-            for file in datasets.files(dataset):
-                datasets.fetch(file, root / dataset, MIRROR, lambda *_: None)
+            for file in sources.files(dataset):
+                download.fetch(file, root / dataset, MIRROR, lambda *_: None)
     return root
 
 
 def build(raw: Path, name: str, split: str, **options: object) -> Arrays:
-    if not (raw / (datasets.describe(name)["derived_from"] or name)).is_dir():
+    if not (raw / (catalogue.describe(name)["derived_from"] or name)).is_dir():
         pytest.skip(f"the mirror has no {name}")
     return preparation.build(name, split, raw, stand_in=False, options=options)
 

@@ -1,4 +1,4 @@
-"""Stand-ins: the real sets' shapes, labels and factors, from scikit-learn's bundled data."""
+"""Stand-ins: shapes, labels and factors of the real sets, from data that ships with scikit-learn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recaps import datasets
-from recaps.datasets import Arrays, preparation, standin
+from recaps.arrays import Arrays
+from recaps.datasets import catalogue, preparation, standin
 from recaps.datasets.formats.smallnorb import INSTANCES
 from recaps.errors import UserError
 
@@ -21,14 +21,14 @@ def build(name: str, split: str, **options: object) -> Arrays:
     return preparation.build(name, split, NOWHERE, stand_in=True, options=options)
 
 
-@pytest.mark.parametrize("name", datasets.names())
+@pytest.mark.parametrize("name", catalogue.names())
 def test_every_split_has_the_described_shape(name: str) -> None:
-    options = {"limit": 40, "versions": 2} if "versions" in datasets.defaults(name) else {"limit": 40}
-    about = datasets.describe(name)
-    for split in datasets.splits(name):
+    options = {"limit": 40, "versions": 2} if "versions" in catalogue.defaults(name) else {"limit": 40}
+    about = catalogue.describe(name)
+    for split in catalogue.splits(name):
         arrays = build(name, split, **options)
         assert arrays.images.shape[1:] == (about["channels"], about["height"], about["width"])
-        assert len(arrays) in (40, 80) or (0 < len(arrays) < 80 and "novel" in datasets.splits(name))
+        assert len(arrays) in (40, 80) or (0 < len(arrays) < 80 and "novel" in catalogue.splits(name))
         assert 0 <= arrays.labels.min() <= arrays.labels.max() < about["classes"]
         assert arrays.record["stand_in"] is True
         assert arrays.record["title"].endswith("stand-in (scikit-learn digits)")
@@ -46,7 +46,7 @@ def test_whole_sets_have_all_classes_and_disjoint_digits() -> None:
 
 
 def test_digits_look_like_mnist() -> None:
-    """White ink on black, upright in a 20x20 box, centred by mass."""
+    """They are white on black, upright in a 20x20 box, centred by mass."""
     digits = build("mnist", "train").images[:, 0].astype(float)
     assert 20 < digits.mean() < 60
     assert digits.max(axis=(1, 2)).min() == 255
@@ -59,7 +59,7 @@ def test_digits_look_like_mnist() -> None:
 
 
 def test_enlarged_digits_are_the_small_ones() -> None:
-    """Averaged back over the area of each of the 8x8 pixels, they show what was there: nothing moved or turned."""
+    """Averaged to 8x8 pixels again, they equal the originals: nothing is shifted or rotated."""
     small = standin._sources()[0]
     doubled = standin.enlarged(small).repeat(2, axis=1).repeat(2, axis=2)
     coarse = doubled.reshape(-1, 8, 5, 8, 5).mean(axis=(2, 4))
@@ -93,7 +93,7 @@ def test_smallnorb_grid() -> None:
 
 @pytest.mark.parametrize("name", ["smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"])
 def test_single_cameras_of_smallnorb_show_all_classes(name: str) -> None:
-    made = {split: build(name, split, limit=300) for split in datasets.splits(name)}
+    made = {split: build(name, split, limit=300) for split in catalogue.splits(name)}
     for arrays in made.values():
         for camera in (0, 1):
             seen = np.bincount(arrays.labels[arrays.factors["camera"] == camera], minlength=5)
@@ -130,10 +130,10 @@ def test_smallnorb_factors_act_on_the_picture() -> None:
 
 
 def test_prepare_and_load(tmp_path: Path) -> None:
-    folder = datasets.prepare("mnist-40", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": 30})
+    folder = preparation.prepare("mnist-40", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": 30})
     assert folder == tmp_path / "mnist-40" / "test"
     assert sorted(path.name for path in folder.iterdir()) == ["factors.npz", "images.npy", "labels.npy", "record.json"]
-    loaded = datasets.load("mnist-40", "test", tmp_path)
+    loaded = preparation.load("mnist-40", "test", tmp_path)
     record = loaded.record
     assert (record["name"], record["split"], record["derived_from"]) == ("mnist-40", "test", "mnist")
     assert record["options"] == {"limit": 30}
@@ -144,9 +144,9 @@ def test_prepare_and_load(tmp_path: Path) -> None:
 
 def test_prepare_refuses_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'degrees'"):
-        datasets.prepare("mnist-rotated", "test", NOWHERE, tmp_path, stand_in=True, options={"degree": 3})
+        preparation.prepare("mnist-rotated", "test", NOWHERE, tmp_path, stand_in=True, options={"degree": 3})
     with pytest.raises(UserError, match="no split"):
-        datasets.prepare("affnist-generated", "train", NOWHERE, tmp_path, stand_in=True)
+        preparation.prepare("affnist-generated", "train", NOWHERE, tmp_path, stand_in=True)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: no such file; run `snakemake data` first"):
-        datasets.prepare("mnist", "train", NOWHERE, tmp_path, stand_in=False)
+        preparation.prepare("mnist", "train", NOWHERE, tmp_path, stand_in=False)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A synthetic results tree in the project's own formats, with numbers of our choice."""
+"""A synthetic tree of results in the project's own formats, with numbers of our choice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pandas as pd
 import pytest
 
 from recaps.config.load import Project, load
-from recaps.report.draw import markdown
+from recaps.papers import FOLDER
 from recaps.report import html, scorecard
+from recaps.report.draw import markdown
+from recaps.workflow.layout import Layout
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "config"
@@ -80,14 +82,15 @@ class Tree:
         self.scale = scale
         self.seeds = seeds
         self.root = folder / "results" / scale
-        self.page = self.root / "report.html"
+        self.files = Layout(self.root)
 
     @property
     def papers(self) -> Path:
-        return self.root / "papers" / self.paper
+        """The folder of the paper's tables, figures and metrics."""
+        return self.files.paper(self.paper)
 
     def run(self, variant: str, seed: int) -> Path:
-        return self.root / "runs" / self.paper / variant / f"seed-{seed}"
+        return self.files.run(self.paper, variant, seed)
 
     def make(self, *, stand_in: bool = False, dirty: bool = False) -> Tree:
         paper = self.project.papers[self.paper]
@@ -107,8 +110,8 @@ class Tree:
             (self.papers / f"{name}.pdf").write_bytes(b"%PDF")
             (self.papers / f"{name}.csv").write_text("rank,support\n0,1.0\n")
         for name in paper.timings:
-            (self.papers / "timings").mkdir(exist_ok=True)
-            (self.papers / "timings" / f"{name}.json").write_text(json.dumps(TIMING))
+            self.files.timing(self.paper, name).parent.mkdir(exist_ok=True)
+            self.files.timing(self.paper, name).write_text(json.dumps(TIMING))
         self.score()
         return self
 
@@ -125,7 +128,7 @@ class Tree:
 
     def score(self) -> pd.DataFrame:
         return scorecard.make(
-            CONFIG / "claims.yaml",
+            [FOLDER / self.paper / "claims.yaml"],
             [self.papers / "metrics.csv"],
             sorted(self.root.glob("runs/*/*/*/record.json")),
             self.root,
@@ -135,8 +138,8 @@ class Tree:
         )
 
     def build(self, **options: Any) -> str:
-        html.build(self.project, self.root, self.page, **options)
-        return self.page.read_text(encoding="utf-8")
+        html.build(self.project, self.root, self.files.report(), **options)
+        return self.files.report().read_text(encoding="utf-8")
 
     def _run(self, variant: str, seed: int, stand_in: bool, dirty: bool) -> None:
         folder = self.run(variant, seed)
@@ -187,7 +190,7 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Callable[..., Tree]:
-    """A maker of results trees below the test's own folder."""
+    """A function that makes trees of results in the test's own folder."""
 
     def make(
         scale: str = "desk",

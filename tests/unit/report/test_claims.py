@@ -1,4 +1,4 @@
-"""The claims file, and what is said of mistakes in it."""
+"""The claims files, and the messages for mistakes in them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import yaml
 
 from recaps.config.load import Project, load
 from recaps.errors import UserError
+from recaps.papers import FOLDER, names
 from recaps.report.claims import Bound, Number, Ordering, check_variants, read
 
 pytestmark = pytest.mark.unit
 
 CONFIG = Path(__file__).parents[3] / "config"
+CLAIMS = [claim for name in names() for claim in read(FOLDER / name / "claims.yaml")]
 #: Metrics of `sparse` that are not the accuracy of a head.
 OTHERS = {
     "reconstruction-error-mnist",
@@ -40,8 +42,7 @@ NUMBER: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def project() -> Project:
-    papers = sorted(file.stem for file in (CONFIG / "papers").glob("*.yaml"))
-    return load({"scale": "paper", "papers": papers}, CONFIG)
+    return load({"scale": "paper", "papers": names()}, CONFIG)
 
 
 def write(folder: Path, *rows: Any) -> Path:
@@ -50,10 +51,9 @@ def write(folder: Path, *rows: Any) -> Path:
     return file
 
 
-def test_the_file_fits_the_papers(project: Project) -> None:
-    claims = read(CONFIG / "claims.yaml")
-    check_variants(claims, project.papers)
-    for claim in claims:
+def test_the_claims_fit_the_papers(project: Project) -> None:
+    check_variants(CLAIMS, project.papers)
+    for claim in CLAIMS:
         for measure in claim.measures:
             heads = project.papers[claim.paper].variants[measure.variant].heads
             accuracies = {f"{head}-{protocol}" for head, protocols in heads.items() for protocol in protocols}
@@ -62,7 +62,7 @@ def test_the_file_fits_the_papers(project: Project) -> None:
 
 
 def test_sparse_has_every_printed_number() -> None:
-    claims = [claim for claim in read(CONFIG / "claims.yaml") if claim.paper == "sparse"]
+    claims = [claim for claim in CLAIMS if claim.paper == "sparse"]
     printed = {claim.published for claim in claims if isinstance(claim, Number)}
     assert printed == {99, 90.12, 16.99, 97.37, 60.63, 15.7, 99.22, 66, 99.23, 79, 7.75, 18.49}
     assert {type(claim) for claim in claims} == {Number, Ordering, Bound}
@@ -71,14 +71,14 @@ def test_sparse_has_every_printed_number() -> None:
 
 
 def test_tolerances_cover_the_finite_test_set() -> None:
-    for claim in read(CONFIG / "claims.yaml"):
+    for claim in CLAIMS:
         if isinstance(claim, Number) and claim.unit == "percent":
             p, n = claim.published / 100, claim.n or 10_000
             assert claim.tolerance >= 100 * 1.96 * math.sqrt(2 * p * (1 - p) / n), claim.id
 
 
 def test_every_claim_gives_its_reason() -> None:
-    for claim in read(CONFIG / "claims.yaml"):
+    for claim in CLAIMS:
         assert len(claim.reason) > 20, claim.id
         assert claim.statement.endswith("."), claim.id
 
@@ -106,16 +106,16 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], m
 
 
 def test_an_id_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="given twice"):
+    with pytest.raises(UserError, match="occurs twice"):
         read(write(tmp_path, NUMBER, NUMBER))
 
 
 def test_a_file_without_a_list_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "claims.yaml"
     file.write_text("claims: 3\n")
-    with pytest.raises(UserError, match="holding a list"):
+    with pytest.raises(UserError, match="that holds a list"):
         read(file)
-    with pytest.raises(UserError, match="a mapping of keys"):
+    with pytest.raises(UserError, match="expected a mapping of keys"):
         read(write(tmp_path, "a sentence"))
 
 

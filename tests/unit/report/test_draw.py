@@ -1,4 +1,4 @@
-"""The numbers behind the sparse paper's figures, and how tables and figures become files."""
+"""Tables and figures as files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,9 @@ import pandas as pd
 import pytest
 
 from recaps.report import draw
-from recaps.papers.sparse import metrics as sparse
-from recaps.report.parts import mosaic
+from recaps.report.plots import mosaic
 
 pytestmark = pytest.mark.unit
-
-
-def test_relative_support_is_sorted_within_each_image() -> None:
-    support = np.array([[1.0, 4.0, 2.0], [10.0, 5.0, 5.0]])
-    np.testing.assert_allclose(sparse.relative_support(support), [[1, 0.5, 0.25], [1, 0.5, 0.5]])
-
-
-def test_rank_frequencies_count_each_capsules_ranks() -> None:
-    ranks = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [0, 1, 2]])
-    expected = [[0.75, 0.25, 0], [0.25, 0.5, 0.25], [0, 0.25, 0.75]]
-    np.testing.assert_allclose(sparse.rank_frequencies(ranks), expected)
-
-
-def test_leave_one_out_change_takes_the_capsule_that_matters_most() -> None:
-    full = np.full((1, 1, 2, 2), 0.5)
-    without = np.stack([full, np.zeros_like(full)], axis=1)
-    probe = {"full": full, "without": without}
-    assert sparse.leave_one_out_change(probe) == pytest.approx([1.0])
 
 
 def test_markdown_rounds_numbers_and_leaves_gaps_empty() -> None:
@@ -49,7 +30,7 @@ def test_counts_have_no_decimals() -> None:
 
 
 @pytest.mark.parametrize("place", ["outside upper left", "outside lower center"])
-def test_stand_ins_are_named_above_all_that_is_drawn(place: str, tmp_path: Path) -> None:
+def test_a_drawing_of_stand_ins_says_so_at_the_top(place: str, tmp_path: Path) -> None:
     import matplotlib.pyplot as plt
 
     with plt.style.context(Path(draw.__file__).with_name("recaps.mplstyle")):
@@ -60,7 +41,7 @@ def test_stand_ins_are_named_above_all_that_is_drawn(place: str, tmp_path: Path)
         draw._warn(figure)
         (line,) = figure.texts
         boxes = []
-        # While it is saved: what is placed by the figure's edge moves then.
+        # Saving moves what is placed relative to the edge of the figure.
         figure.canvas.mpl_connect(
             "draw_event", lambda _: boxes.append([each.get_tightbbox() for each in (line, legend, axis)])
         )
@@ -72,7 +53,7 @@ def test_stand_ins_are_named_above_all_that_is_drawn(place: str, tmp_path: Path)
     plt.close(figure)
 
 
-def test_latex_escapes_what_latex_would_read() -> None:
+def test_latex_escapes_special_characters() -> None:
     text = draw._latex(pd.DataFrame({"a_b": ["50 % & more"]}), "C_1")
     assert r"a\_b \\" in text
     assert r"50 \% \& more \\" in text
@@ -103,7 +84,7 @@ def test_mosaic_of_no_pictures_is_empty() -> None:
     plt.close(figure)
 
 
-def test_the_style_sheet_tells_lines_apart_without_colour() -> None:
+def test_lines_differ_without_colour() -> None:
     import matplotlib.pyplot as plt
 
     with plt.style.context(Path(draw.__file__).with_name("recaps.mplstyle")):

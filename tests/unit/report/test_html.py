@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from recaps.errors import UserError
-from recaps.report.draw import markdown
 from recaps.report import charts, html
+from recaps.report.draw import markdown
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +51,13 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def readme(folder: Path, text: str, heading: str = "## How it is read here") -> dict[str, Path]:
+    """The README of `sparse`, with a text in the part that the page shows."""
+    file = folder / "README.md"
+    file.write_text(f"# A title\n\nBefore.\n\n{heading}\n\n{text}\n\n## What was found\n\nAfter.\n")
+    return {"sparse": file}
 
 
 def test_the_page_is_whole(tree: Callable[..., Any]) -> None:
@@ -96,9 +103,8 @@ def test_everything_is_escaped(tree: Callable[..., Any]) -> None:
     record = json.loads(file.read_text())
     record |= {"device": evil, "packages": {evil: evil}, "command": evil, "config": {evil: evil}}
     file.write_text(json.dumps(record))
-    readings = results.root / "readings.md"
-    readings.write_text(f"# Readings\n\n{evil} [x](javascript:alert(1)) ![p](https://example.org/p.png)\n")
-    page = Page(text := results.build(readings=readings))
+    written = f"{evil} [x](javascript:alert(1)) ![p](https://example.org/p.png)"
+    page = Page(text := results.build(readmes=readme(results.root, written)))
     assert "script" not in page.tags
     assert "&lt;script&gt;" in text
     assert not [link for link in page.links if link.startswith("javascript")]
@@ -121,7 +127,8 @@ def test_a_partial_run(tree: Callable[..., Any]) -> None:
             file.unlink()
     (results.run("supcaps", 0) / "history.csv").unlink()
     text = results.build()
-    assert "Not made in this run: Table 2. SPARSECAPS beside other work on affNIST; Figure 3. Ranked" in text
+    outputs = results.project.papers["sparse"].outputs
+    assert f"Not made in this run: {outputs['table-2'].title}; {outputs['figure-3'].title}" in text
     assert "sparse-figure-3" not in Page(text).ids
     assert "dense, seed 0" not in text
 
@@ -132,22 +139,21 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any]) -> None:
     page = Page(text)
     head = text[text.index("<header>") : text.index("</header>")]
     assert "<dt>Data sets left out</dt><dd>fashion-mnist</dd>" in head
-    lost = (
-        "fashion-dr, fashion-l1, fashion-l1-fc, fashion-l2, fashion-l2-fc; Figure 2. Capsules of L2/FC in the decoder"
-    )
-    sentence = f"without fashion-mnist, which could not be had; left out: {lost}"
+    figure = results.project.left_out["discriminative"].outputs["figure-2"]
+    lost = f"fashion-dr, fashion-l1, fashion-l1-fc, fashion-l2, fashion-l2-fc; {figure}"
+    sentence = f"without fashion-mnist (unavailable); left out: {lost}"
     assert f"<p><b>Made {sentence}" in text
     assert f"<li>The paper discriminative was made {sentence}" in text
     assert "discriminative-figure-2" not in page.ids
     assert "discriminative-figure-3" in page.ids
-    assert "Left out, as fashion-mnist could not be had: fashion-dr" in text
-    assert "fashion-dr was left out: data set fashion-mnist could not be had" in text
+    assert "Left out, because fashion-mnist is unavailable: fashion-dr" in text
+    assert "fashion-dr was left out: data set fashion-mnist is unavailable" in text
     assert "Not made in this run" not in text
 
 
 def test_a_whole_paper_tells_of_nothing_left_out(tree: Callable[..., Any]) -> None:
     text = tree(seeds=(0,), paper="discriminative").build()
-    assert "could not be had" not in text
+    assert "unavailable" not in text
     assert "left out" not in text
 
 
@@ -177,7 +183,7 @@ def test_limitations(tree: Callable[..., Any]) -> None:
     file.write_text(json.dumps(record | {"steps": 7}))
     text = results.build()
     for sentence in (
-        "The set affnist was replaced by affnist-generated: not the data that the papers used.",
+        "The set affnist was replaced by affnist-generated, which the papers did not use.",
         "One seed per variant",
         "Stopped before the planned number of steps: dense.",
         "claims have no measured value at this scale",
@@ -187,29 +193,39 @@ def test_limitations(tree: Callable[..., Any]) -> None:
     assert "cifar10" not in text, "no variant uses it"
 
 
-def test_readings_stand_below_the_pages_headings(tree: Callable[..., Any], tmp_path: Path) -> None:
-    file = tmp_path / "readings.md"
-    file.write_text("# Readings\n\n## sparse\n\n| field | default |\n|---|---|\n| `mask` | a |\n")
-    text = tree(seeds=(0,)).build(readings=file)
-    assert "<h3>sparse</h3>" in text
-    assert '<td data-label="default">a</td>' in text
-    assert "<code>mask</code>" in text
+def test_readings_stand_in_the_papers_section(tree: Callable[..., Any], tmp_path: Path) -> None:
+    readmes = readme(tmp_path, "One word.\n\n### Masks\n\n| field | default |\n|---|---|\n| `mask` | a |")
+    text = tree(seeds=(0,)).build(readmes=readmes)
+    section = text[text.index('<h3 id="readings-sparse">') : text.index('<h3 id="runs-sparse">')]
+    assert "<p>One word.</p>" in section
+    assert "<h4>Masks</h4>" in section
+    assert '<div class="wide" tabindex="0"><table>' in section
+    assert "<code>mask</code>" in section
+    assert "src/recaps/papers/sparse/README.md" in section
+    assert "Before." not in text
+    assert "After." not in text
+    assert 'href="#readings-sparse"' in text
+
+
+@pytest.mark.parametrize("heading", [None, "## Another heading"])
+def test_a_readme_without_readings_shows_nothing(tree: Callable[..., Any], tmp_path: Path, heading: str | None) -> None:
+    readmes = readme(tmp_path, "One word.", heading) if heading else {}
+    text = tree(seeds=(0,)).build(readmes=readmes)
+    assert "One word." not in text
+    assert "readings-sparse" not in text
 
 
 def test_readings_link_to_no_file(tree: Callable[..., Any], tmp_path: Path) -> None:
-    file = tmp_path / "readings.md"
-    file.write_text("# Readings\n\n[*rows*](papers/a.csv), [there](#scorecard), [web](https://example.org/x)\n")
-    text = tree(seeds=(0,)).build(readings=file)
+    readmes = readme(tmp_path, "[*rows*](search.csv), [there](#what-was-found), [web](https://example.org/x)")
+    text = tree(seeds=(0,)).build(readmes=readmes)
     links = Page(text).links
-    assert "<p><em>rows</em>, <a" in text
-    assert {"#scorecard", "https://example.org/x"} <= set(links)
-    assert not [link for link in links if "papers/" in link]
+    assert "<p><em>rows</em>, there, <a" in text
+    assert "https://example.org/x" in links
+    assert not [link for link in links if link.endswith(("search.csv", "#what-was-found"))]
 
 
 def test_code_of_readings_breaks_between_words(tree: Callable[..., Any], tmp_path: Path) -> None:
-    file = tmp_path / "readings.md"
-    file.write_text("`model.mask_grouping` and `a_<b>`\n")
-    text = tree(seeds=(0,)).build(readings=file)
+    text = tree(seeds=(0,)).build(readmes=readme(tmp_path, "`model.mask_grouping` and `a_<b>`"))
     assert "<code>model.<wbr>mask_<wbr>grouping</code>" in text
     assert "<code>a_<wbr>&lt;b&gt;</code>" in text
 
@@ -231,7 +247,7 @@ def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
     cells = re.findall(r'data-label="Published">(.*?)</td>', text)
     assert "73.13 (our limit: at least 36.5)" in cells
     assert "3 (our limit: 2.5 to 3.5)" in cells
-    assert "SUPCAPS &lt; Unmasked" in cells
+    assert "SUPCAPS &lt; Unmasked SPARSECAPS" in cells
     assert not [cell for cell in cells if "sparsecaps" in cell]
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from recaps.errors import UserError
+from recaps.papers import FOLDER
 from recaps.report import compare, publish, scorecard
 from recaps.report.claims import read
 from recaps.report.verdicts import NOT_RUN
@@ -112,7 +113,7 @@ def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> No
 
 
 def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any]) -> None:
-    """Each paper's rows are those that it had when it was published alone."""
+    """Each paper's rows are the same as when it was published alone."""
     first = tree(seeds=(0,))
     assert run_publish(first) == 0
     alone = scorecard.load(published(first) / "scorecard.csv")
@@ -121,12 +122,13 @@ def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any])
     assert run_publish(other) == 0
     card = scorecard.load(published(other) / "scorecard.csv")
     pd.testing.assert_frame_equal(card[card["paper"] == "sparse"].reset_index(drop=True), alone)
-    claims = [claim.id for claim in read(CONFIG / "claims.yaml") if claim.paper in ("sparse", "discriminative")]
+    files = [FOLDER / paper / "claims.yaml" for paper in ("discriminative", "sparse")]
+    claims = [claim.id for file in files for claim in read(file)]
     assert card["id"].tolist() == claims
 
 
 def test_a_record_of_the_old_layout_can_be_updated(tree: Callable[..., Any]) -> None:
-    """Before papers were published one by one, the manifest had one list of commits."""
+    """In older records the manifest has one list of commits for all papers."""
     results = tree(seeds=(0,))
     assert run_publish(results) == 0
     new = manifest_of(results)
@@ -198,11 +200,11 @@ def test_metrics_without_a_run_are_refused(tree: Callable[..., Any]) -> None:
 
 
 def test_a_variant_without_runs_is_refused(tree: Callable[..., Any]) -> None:
-    """Also where no number and no drawing of it is asked for."""
+    """Even if no metric and no drawing needs it."""
     results = tree(seeds=(0,), paper="discriminative")
     shutil.rmtree(results.run("fashion-l1", 0))
     with pytest.raises(
-        UserError, match="no run of discriminative/fashion-l1; if its data set cannot be had, name that"
+        UserError, match="no run of discriminative/fashion-l1; if its data set is not available, name the set"
     ):
         try_publish(results)
 
@@ -222,15 +224,15 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any], capsys: pytest.Cap
     assert sorted(without["variants"]) == FASHION
     assert list(without["outputs"]) == ["figure-2"]
     card = scorecard.load(published(results) / "scorecard.csv")
-    lost = card[card["how"].str.contains("fashion-dr was left out: data set fashion-mnist could not be had")]
+    lost = card[card["how"].str.contains("fashion-dr was left out: data set fashion-mnist is unavailable")]
     assert set(lost["verdict"]) == {NOT_RUN}
-    assert "Made without fashion-mnist, which could not be had" in (published(results) / "scorecard.md").read_text()
+    assert "Made without fashion-mnist (unavailable)" in (published(results) / "scorecard.md").read_text()
 
 
 def test_what_an_earlier_run_left_behind_is_not_published(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,), paper="discriminative")
     with pytest.raises(
-        UserError, match="has metrics of fashion-dr; publish it with fashion-mnist, or run again without"
+        UserError, match="contains metrics of fashion-dr; publish it with fashion-mnist, or run again without"
     ):
         try_publish(results, without=["fashion-mnist"])
     frame = results.metrics()
@@ -244,7 +246,7 @@ def test_what_an_earlier_run_left_behind_is_not_published(tree: Callable[..., An
 
 
 def test_what_a_paper_goes_without_stays_in_the_record(tree: Callable[..., Any]) -> None:
-    """Also when another paper is published later."""
+    """It stays when another paper is published later."""
     first = tree(seeds=(0,), paper="discriminative", without=("fashion-mnist",))
     try_publish(first, without=["fashion-mnist"])
     before = manifest_of(first)["papers"]["discriminative"]
@@ -269,7 +271,7 @@ def test_a_whole_paper_takes_the_place_of_a_partial_one(tree: Callable[..., Any]
     whole = tree(seeds=(0,), paper="discriminative")
     try_publish(whole)
     assert "without" not in manifest_of(whole)["papers"]["discriminative"]
-    assert "could not be had" not in (published(whole) / "scorecard.md").read_text()
+    assert "unavailable" not in (published(whole) / "scorecard.md").read_text()
 
 
 @pytest.mark.parametrize("partial_side", ["yours", "published"])
@@ -289,7 +291,7 @@ def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None
     results = tree(seeds=(0,))
     with open(results.papers / "figure-1.png", "ab") as file:
         file.truncate(publish.MOST_BYTES + 1)
-    with pytest.raises(UserError, match="more than the 10 MB"):
+    with pytest.raises(UserError, match="more than the limit of 10 MB"):
         try_publish(results)
     assert list(published(results).parent.iterdir()) == []
 

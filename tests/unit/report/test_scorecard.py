@@ -14,6 +14,7 @@ from scipy import stats
 
 from recaps.config.without import LeftOut
 from recaps.errors import UserError
+from recaps.papers import FOLDER
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
 from recaps.report.measured import COLUMNS, read_metrics, read_records
@@ -216,7 +217,7 @@ def test_a_one_seed_ordering_without_any_error() -> None:
     claim = ordering("a", "b", unit="ratio", order="ascending")
     row = judge(claim, rows("a", [0.3], **ratio), rows("b", [0.9], **ratio))
     assert row["verdict"] == DIRECTION
-    assert "nothing else tells the uncertainty" in row["how"]
+    assert "the uncertainty is unknown" in row["how"]
     row = judge(claim, rows("a", [0.3], se=0.01, **ratio), rows("b", [0.9], se=0.01, **ratio))
     assert row["verdict"] == REPRODUCED
 
@@ -257,7 +258,7 @@ def test_a_variant_that_was_left_out() -> None:
     row = judge(ordering("a", "b"), rows("a", [90.0]), left_out=left_out)
     assert row["verdict"] == NOT_RUN
     assert row["how"] == (
-        "scale desk; no value of b/accuracy; b was left out: data set norb could not be had (config without)"
+        "scale desk; no value of b/accuracy; b was left out: data set norb is unavailable (config: without)"
     )
     other = judge(number("c"), rows("a", [90.0]), left_out=left_out)
     assert other["how"] == "scale desk; no value of c/accuracy; the paper was made without norb, cifar10"
@@ -277,7 +278,7 @@ def test_a_counterpart_that_was_left_out() -> None:
 def test_markdown_tells_what_a_paper_goes_without() -> None:
     card = scorecard.scorecard([number(), number("b")], pd.DataFrame(rows("a", [89.5])), "desk")
     lost = LeftOut(sets=("norb",), variants={"b": ("norb",)}, outputs={"table-1": "Table I. Norb"})
-    sentence = "Made without norb, which could not be had; left out: b; Table I. Norb."
+    sentence = "Made without norb (unavailable); left out: b; Table I. Norb."
     assert sentence in scorecard.markdown(card, "desk", {"toy": lost}).splitlines()
     assert "Made without" not in scorecard.markdown(card, "desk")
 
@@ -326,7 +327,7 @@ def test_files_round_trip(tree: Callable[..., Any]) -> None:
 
 
 def test_only_the_chosen_papers_are_judged(tmp_path: Path) -> None:
-    claims = Path(__file__).parents[3] / "config" / "claims.yaml"
+    claims = [FOLDER / paper / "claims.yaml" for paper in ("consensus", "sparse")]
     card = scorecard.make(claims, [], [], tmp_path, scale="desk", papers=["consensus"])
     assert not (card["paper"] == "sparse").any()
     card = scorecard.make(claims, [], [], tmp_path, scale="desk", papers=["sparse"])
@@ -359,7 +360,8 @@ def test_bad_records(tmp_path: Path) -> None:
 
 
 def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path) -> None:
-    card = scorecard.make(root / "config/claims.yaml", [], [], tmp_path, scale="desk", papers=["sparse", "experts"])
+    claims = [FOLDER / paper / "claims.yaml" for paper in ("experts", "sparse")]
+    card = scorecard.make(claims, [], [], tmp_path, scale="desk", papers=["sparse", "experts"])
     for paper in ("sparse", "experts"):
         counted = json.loads((tmp_path / "verdicts" / f"{paper}.json").read_text())
         assert counted.keys() == set(VERDICTS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recaps.report.statistics import Estimate, deviation, difference, over_seeds, proportion_error, published
+from recaps.report.statistics import Estimate, difference, over_seeds, proportion_error, published, sd
 
 pytestmark = pytest.mark.unit
 
@@ -86,10 +86,10 @@ def test_equal_seeds_are_exact() -> None:
     assert difference(exact, over_seeds((3.0, 3.0))).p_value() == 1.0
 
 
-def test_deviation() -> None:
-    assert deviation(A) == pytest.approx(np.std(A, ddof=1))
-    assert deviation((0.1, 0.1, 0.1)) == 0.0
-    assert math.isnan(deviation((1.0,)))
+def test_standard_deviation() -> None:
+    assert sd(A) == pytest.approx(np.std(A, ddof=1))
+    assert sd((0.1, 0.1, 0.1)) == 0.0
+    assert math.isnan(sd((1.0,)))
 
 
 def test_no_values_are_refused() -> None:

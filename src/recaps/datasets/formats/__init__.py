@@ -1,1 +1,1 @@
-"""Readers of the official file formats. Each is strict: a file that is not exactly as documented is refused."""
+"""Readers of the official file formats. They refuse files that do not match the documentation exactly."""

@@ -1,7 +1,7 @@
 """affNIST's MATLAB files: a struct `affNISTdata` whose `image` has one 40x40 image per column.
 
-scipy's parser can crash on broken bytes. The archive's own CRC is checked before it sees any, so an accident to the
-file ends in an error; a file forged with a right CRC is beyond this, as affNIST has no official checksum.
+SciPy's parser can crash on damaged files, so the archive's CRC is checked first. This does not protect against a forged
+file, because affNIST has no official checksum.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], dict[str, npt.NDArra
 
 
 def problem(path: Path) -> str | None:
-    """What keeps a download from being an affNIST archive (a whole zip of MATLAB files), or None.
+    """Return why a download is not an affNIST archive (a complete zip of MATLAB files), or None.
 
-    Stands in for the checksums that affNIST never published.
+    This replaces the checksums that affNIST did not publish.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -47,16 +47,17 @@ def problem(path: Path) -> str | None:
 
 
 def read(path: Path, *, versions: int | None = None) -> Iterator[Batch]:
-    """Yield the batches of `test.mat.zip`, `validation.mat.zip` or a batches archive, one .mat file each.
+    """Yield the batches of `test.mat.zip`, `validation.mat.zip` or a batches archive, one per .mat file.
 
-    Batches come in the order of their numbers (1.mat, 2.mat, ...), at most `versions` of them.
+    Batches are in the order of their numbers (1.mat, 2.mat, ...); there are at most `versions` of them.
 
     Yields:
-        images `[N, 1, 40, 40]`, labels `[N]`, factors: `original` (`[N]`, the number of the MNIST image, from 0) and
-        `transform` (`[N, k]`, the columns of the file's `human_readable_transform`) where the file has them.
+        Images `[N, 1, 40, 40]`, labels `[N]`, and the factors in the file: `original` `[N]`, the index of the MNIST
+        image from 0, and `transform` `[N, k]`, the columns of `human_readable_transform`.
 
     Raises:
-        UserError: damaged or unsafe archive, no such struct, fields missing or of the wrong shape, label out of range.
+        UserError: the archive is damaged or unsafe, the struct or a field is missing or malformed, or a label is out of
+            range.
     """
     names = sorted(filter(_is_matrix, listing(path)), key=_number)[:versions]
     if not names:
@@ -67,7 +68,7 @@ def read(path: Path, *, versions: int | None = None) -> Iterator[Batch]:
 
 
 def parse(path: Path, name: str, content: bytes) -> Batch:
-    """Parse one .mat file; `path` and `name` are for messages. Returns and raises as `read`."""
+    """Parse a .mat file; `path` and `name` are for messages. Returns a batch and raises errors as `read` does."""
     where = f"{name}:"
     fields = _fields(path, where, content)
     images = _image(path, where, fields)

@@ -1,4 +1,4 @@
-"""CIFAR-10's binary archive: records of one label byte and 3,072 pixels (red, green, blue plane)."""
+"""CIFAR-10's binary archive: records of a label byte and 3,072 pixels (red, green and blue plane)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _RECORD = 1 + 3 * 32 * 32
 
 
 def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Read a split from `cifar-10-binary.tar.gz`: images `[N, 3, 32, 32]`, labels `[N]`, batches in their order.
+    """Read a split from `cifar-10-binary.tar.gz`: images `[N, 3, 32, 32]` and labels `[N]`, in the order of batches.
 
     Raises:
-        UserError: damaged or unsafe archive, a batch missing or of the wrong size, a label out of range.
+        UserError: the archive is damaged or unsafe, a batch is missing or has a wrong size, or a label is out of range.
     """
     names = [f"{_FOLDER}/{batch}" for batch in _BATCHES[split]]
     found = dict(members(path, lambda name: name in names))

@@ -1,4 +1,4 @@
-"""The whole of a gzip file, or one clear error."""
+"""Gzip files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read(path: Path) -> bytes:
     """Decompress a `.gz` file.
 
     Raises:
-        UserError: missing, truncated, or not gzip.
+        UserError: the file is missing, truncated or not gzip.
     """
     try:
         with gzip.open(path, "rb") as file:

@@ -18,7 +18,7 @@ def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
     The header is two zero bytes, the type (8: unsigned byte), the number of dimensions, then each as uint32.
 
     Raises:
-        UserError: truncated, wrong magic number, or a length that does not fit the dimensions.
+        UserError: the file is truncated, has a wrong magic number, or its length does not match its dimensions.
     """
     content = gz.read(path)
     magic = bytes((0, 0, 8, dimensions))
@@ -35,7 +35,7 @@ def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 def read_images(path: Path, *, expected_n: int, size: int = 28) -> npt.NDArray[np.uint8]:
-    """Images `[N, 1, size, size]`. Raises UserError when they are not `expected_n` of that size."""
+    """Read images `[N, 1, size, size]`. Raises UserError unless there are `expected_n` of this size."""
     images = read(path, dimensions=3)
     if images.shape != (expected_n, size, size):
         raise broken(path, f"images of shape {images.shape}, expected {(expected_n, size, size)}")
@@ -43,7 +43,7 @@ def read_images(path: Path, *, expected_n: int, size: int = 28) -> npt.NDArray[n
 
 
 def read_labels(path: Path, *, expected_n: int, classes: int = 10) -> npt.NDArray[np.int64]:
-    """Labels `[N]`. Raises UserError when they are not `expected_n`, each below `classes`."""
+    """Read labels `[N]`. Raises UserError unless there are `expected_n`, all below `classes`."""
     labels = read(path, dimensions=1).astype(np.int64)
     if labels.shape != (expected_n,):
         raise broken(path, f"{len(labels)} labels, expected {expected_n}")

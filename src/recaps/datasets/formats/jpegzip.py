@@ -1,4 +1,4 @@
-"""CIFAR-10 re-packed as a zip of JPEG files: `<split>/<class>/NNNN.jpg`."""
+"""CIFAR-10 as a zip of JPEG files: `<split>/<class>/NNNN.jpg`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _SIZE = 32
 def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Read a split: images `[N, 3, 32, 32]`, labels `[N]` in CIFAR-10's class order (airplane ... truck).
 
-    The images go by their number, then by class, so that the first n of them have all classes in equal parts.
+    Images are sorted by number, then by class, so that the first n contain all classes equally often.
 
     Raises:
-        UserError: damaged or unsafe archive, unknown class, a picture that is not a 32x32 colour JPEG, wrong count.
+        UserError: the archive is damaged or unsafe, a class is unknown, an image is not a 32x32 colour JPEG, or the
+            number of images is wrong.
     """
     found: list[tuple[int, int, npt.NDArray[np.uint8]]] = []
     for name, content in members(path, lambda name: name.startswith(f"{split}/")):

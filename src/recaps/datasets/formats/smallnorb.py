@@ -29,7 +29,7 @@ def read_matrix(path: Path) -> npt.NDArray[Any]:
     """Read a gzipped binary matrix of any documented type and shape.
 
     Raises:
-        UserError: truncated, unknown magic number, or a length that does not fit the dimensions.
+        UserError: the file is truncated, has an unknown magic number, or its length does not match its dimensions.
     """
     content = gz.read(path)
     if len(content) < 8:
@@ -58,12 +58,12 @@ def read(
     """Read a split from its `dat`, `cat` and `info` files.
 
     Returns:
-        images `[N, 2, 96, 96]` (left, right camera), labels `[N]` (animal, human, plane, truck, car) and the factors
-        instance (0-9), elevation (0-8 for 30 to 70 degrees), azimuth (0, 2, ..., 34, in tens of degrees) and lighting
-        (0-5).
+        Images `[N, 2, 96, 96]` (left and right camera), labels `[N]` (animal, human, plane, truck, car), and the
+        factors instance (0-9), elevation (0-8 for 30 to 70 degrees), azimuth (0, 2, ..., 34, in tens of degrees) and
+        lighting (0-5).
 
     Raises:
-        UserError: a malformed file, a wrong count, a label or factor out of range.
+        UserError: a file is malformed, the number of images is wrong, or a label or factor is out of range.
     """
     dat, cat, info = paths
     images = _shaped(dat, np.uint8, (expected_n, 2, 96, 96))

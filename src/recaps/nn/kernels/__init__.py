@@ -1,20 +1,41 @@
-"""Compiled code for CPUs, behind one seam: `fits` says whether a kernel takes some arrays.
+"""Compiled kernels for CPUs. `fits` decides between a kernel and the plain version; `off` disables all kernels.
 
-Kernels import nothing of the layers that call them. They are loaded when one is called, not before: the compiler takes
-half a second.
+Kernels import nothing from the layers that call them. A caller imports a kernel when it calls it, because loading the
+compiler takes half a second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import Tensor
 
-#: Added by EM routing, compiled or not, to variances, and to the assignment that they are divided by.
+#: EM routing adds these to variances, and to the sum of assignments before it divides by the sum.
 VARIANCE, SHARE = 1e-6, 1e-8
 
-#: Most types of output capsules that compiled routings take: the lanes they are padded to.
+#: Largest number of types of output capsules in a compiled routing. Arrays are padded to this many lanes.
 LANES = 16
+
+_enabled = True
+
+
+def available(tensor: Tensor) -> bool:
+    """Return whether kernels are enabled and the tensor is on a CPU."""
+    return _enabled and tensor.device.type == "cpu"
 
 
 def fits(poses: Tensor, weight: Tensor) -> bool:
-    """Whether a compiled routing takes poses [B, C, 16] and transformations [n, J, 4, 4]."""
-    return poses.device.type == "cpu" and weight.shape[1] <= LANES
+    """Return whether a compiled routing can take poses [B, C, 16] and transformations [n, J, 4, 4]."""
+    return available(poses) and weight.shape[1] <= LANES
+
+
+@contextmanager
+def off() -> Iterator[None]:
+    """Use the plain versions within this context, for tests and benchmarks."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before

@@ -1,10 +1,10 @@
-"""What compiled routings of matrix capsules share.
+"""Functions that the compiled routings of matrix capsules share, and the compiler.
 
-Votes are two hundred megabytes per batch and layer, and written as tensor operations every iteration reads them a
-dozen times. Compiled, one output position is done at a time, and its votes never leave the cache: to make them again
-costs less than to fetch them. The types of output capsules are the lanes of the vector unit: the innermost loop of
-everything is over them, and nothing is summed across lanes but gradients of poses and activations. Numbers keep the
-arrays' precision, which is why constants are written as `real(2)`.
+The votes of a layer take two hundred megabytes per batch. In tensor operations, each iteration reads them a dozen
+times. A kernel computes one output position at a time, and its votes stay in the cache: computing votes again is
+faster than reading them from memory. The types of output capsules are the lanes of the vector unit. All innermost loops
+run over the lanes, and only the gradients of poses and activations are sums across lanes. Constants are written as
+`real(2)` to keep the precision of the arrays.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from torch import Tensor
 
 from recaps.nn.kernels import LANES
 
-#: Numbers of a pose.
+#: Values in a pose.
 POSE = 16
-#: What the compiler may do to arithmetic. It may not assume that there is no NaN or infinity: both must come through.
+#: Transformations of arithmetic that the compiler may use. NaN and infinity must be preserved.
 FAST = {"contract", "reassoc", "arcp", "nsz"}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function with each kernel that calls it."""
+    """Compile a function as part of each kernel that calls it."""
     return cast(Function, numba.njit(fastmath=FAST, error_model="numpy", forceinline=True)(function))
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function `kernel(part, parts, ...)`, when it is first called, with all that it calls.
+    """Compile a function `kernel(part, parts, ...)` at its first call.
 
-    The machine code is kept, for as long as the sources say the same: see `Locator`. It alone is kept, not that of the
-    functions it calls, and it runs without any other compiled code. So a process that compiles and one that loads run
-    the same instructions, and a run that is resumed gives the same bits.
+    The machine code of the kernel is cached until the sources change; see `Locator`. It includes all functions that the
+    kernel calls. A process that compiles a kernel and a process that loads it therefore run the same instructions, and
+    a resumed run gives the same bits.
     """
     found = numba.njit(fastmath=FAST, error_model="numpy", nogil=True)(function)
     previous = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
@@ -59,9 +59,9 @@ def kernel(function: Function) -> Function:
 
 
 class Locator(numba.core.caching._CacheLocator):
-    """Where Numba keeps a kernel: in a folder named after the code of all kernels.
+    """Makes Numba cache a kernel in a folder whose name is a digest of the sources of all kernels.
 
-    Numba's own locators look at a kernel's own file only, and at where the checkout lies.
+    Numba's own locators depend on the kernel's own file and on the path of the checkout.
     """
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
@@ -85,21 +85,21 @@ class Locator(numba.core.caching._CacheLocator):
 
 @cache
 def _folder() -> Path:
-    """The user's folder for what can be made again; where that cannot be written, one that goes with the process."""
+    """Return the user's cache folder, or a temporary folder of the process if the cache is not writable."""
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
         folder = (Path(given) if given else Path.home() / ".cache") / "recaps"
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
-        print(f"Compiled routings are not kept: {error}; NUMBA_CACHE_DIR names another folder", file=sys.stderr)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        print(f"Compiled kernels are not cached: {error}; set NUMBA_CACHE_DIR to another folder", file=sys.stderr)
         folder = Path(tempfile.mkdtemp(prefix="recaps-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def in_parts(kernel: Callable[..., None], *arguments: Any) -> None:
-    """Call `kernel(part, parts, *arguments)` for each part at once, as many as PyTorch has threads."""
+    """Call `kernel(part, parts, *arguments)` for all parts in parallel; `parts` is PyTorch's number of threads."""
     parts = torch.get_num_threads()
     others = [_pool().submit(kernel, part, parts, *arguments) for part in range(1, parts)]
     try:
@@ -120,7 +120,7 @@ def array(tensor: Tensor) -> Any:
 
 
 def lanes(tensor: Tensor) -> Any:
-    """[..., J] as an array [..., LANES], zeros beyond J."""
+    """Convert a tensor [..., J] to an array [..., LANES], padded with zeros."""
     padded = np.zeros((*tensor.shape[:-1], LANES), tensor.detach().numpy().dtype)
     padded[..., : tensor.shape[-1]] = tensor.detach().numpy()
     return padded
@@ -128,7 +128,7 @@ def lanes(tensor: Tensor) -> Any:
 
 @compiled
 def vote(weight: Any, pose: Any, votes: Any) -> None:
-    """V = W M: weight and votes [16, LANES], pose [16], matrices row by row."""
+    """V = W M: weight and votes [16, LANES], pose [16]; matrices row by row."""
     for a in range(4):
         for b in range(4):
             for j in range(LANES):
@@ -167,7 +167,7 @@ def vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose:
 
 @numba.njit(fastmath=FAST, error_model="numpy", inline="always")
 def expm1(x: Any, real: Any) -> Any:
-    """exp(x) - 1 for x cut to -30..30, in operations that vectorise: of x / 64, then squared six times from 1."""
+    """exp(x) - 1 for x clipped to -30..30, in operations that vectorise: a polynomial of x / 64, then six squarings."""
     z = min(max(x, real(-30)), real(30)) * real(1 / 64)
     y = real(1 / 5040) + z * real(1 / 40320)
     y = real(1 / 24) + z * (real(1 / 120) + z * (real(1 / 720) + z * y))

@@ -1,9 +1,9 @@
-"""Connectionist routing on a CPU, compiled: the adjoint of the loop in `recaps.nn.routing.connectionist` by hand.
+"""Connectionist routing, compiled, with a gradient written by hand.
 
-See `compiled` for why. Pairs of an input and an output capsule are the columns of matrices: `TOGETHER` slots of a
-field at once, with all types of output capsules beside each other, so that the states of so many pairs stay in the
-cache while the cell and the compatibility network pass over them. Nothing but the inputs is kept for the adjoint, which
-first does the position again: the states of a batch would be gigabytes.
+`recaps.nn.routing.connectionist.lstm_routing` is the plain version. Pairs of an input and an output capsule are the
+columns of matrices. A kernel processes `TOGETHER` slots of a field at a time, each with all types of output capsules,
+so that the states of these pairs stay in the cache. The states of a batch would take gigabytes, so only the inputs are
+saved, and the backward pass first computes each position again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, expm1, in_parts, kernel, lanes, vote, vote_adjoint
 
-#: Slots that are done at once, and the columns that they make.
+#: Slots that are processed at a time, and the columns that they occupy.
 TOGETHER = 4
 COLUMNS = TOGETHER * LANES
-#: Units and neurons are padded to a multiple of this.
+#: Numbers of units and neurons are padded to a multiple of this.
 BLOCK = 16
 
 
@@ -37,7 +37,7 @@ def fused_lstm_routing(
     network: Sequence[tuple[Tensor, Tensor]],
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All iterations of connectionist routing; arguments and result as of `connectionist.lstm_routing`."""
+    """Compute `recaps.nn.routing.connectionist.lstm_routing` for at most `LANES` types of output capsules on a CPU."""
     from_pose, from_vote, from_hidden, vectors = cell
     units = from_hidden.shape[1]
     hidden, biases = network[:-1], [bias for _, bias in network]
@@ -69,13 +69,13 @@ def _blocks(number: int) -> int:
 
 
 def _padded(tensor: Tensor, *shape: int) -> Tensor:
-    """With zeros added at the end of each axis."""
+    """Add zeros at the end of each axis."""
     added = [each for have, want in zip(tensor.shape[::-1], shape[::-1], strict=True) for each in (0, want - have)]
     return pad(tensor, added)
 
 
 def _gates(matrix: Tensor, units: int, padded: int) -> Tensor:
-    """Rows gate by gate, [4 * units, K], to unit by unit, [4 * padded, K]; the units of zeros at the end stay zero."""
+    """Reorder rows from gate by gate, [4 * units, K], to unit by unit, [4 * padded, K]. Added units stay zero."""
     return _padded(matrix.unflatten(0, (4, units)), 4, padded, matrix.shape[1]).transpose(0, 1).flatten(0, 1)
 
 
@@ -86,7 +86,7 @@ class _FusedLSTM(torch.autograd.Function):
         poses, activations, weight = tensors[:3]
         kind = torch.promote_types(poses.dtype, torch.float32)
         (positions, slots), outputs = fields.children.shape, weight.shape[1]
-        spare = -slots % TOGETHER  # slots that see a field's first capsule through zeros, and get no coupling
+        spare = -slots % TOGETHER  # extra slots hold the field's first capsule with zero weights, and get no coupling
         parameters = [array(each.to(kind)) for each in tensors[3:]]
         arrays = [
             array(poses.to(kind)),
@@ -113,7 +113,7 @@ class _FusedLSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
-        _ = ctx.saved_tensors  # complains where one was changed in place
+        _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, activations, _children, weight, *parameters, _widths, _slots = ctx.arrays
         threads = torch.get_num_threads()
         shared = [np.zeros((threads, *each.shape), poses.dtype) for each in (weight, *parameters)]
@@ -129,7 +129,7 @@ class _FusedLSTM(torch.autograd.Function):
 
 @compiled
 def _product(matrix: Any, start: int, rows: int, depth: int, columns: Any, out: Any) -> None:
-    """Add a matrix [rows, depth], which lies in `matrix` from `start` on, times columns [depth * COLUMNS]."""
+    """Add the product of a matrix [rows, depth], stored in `matrix` from `start`, and columns [depth * COLUMNS]."""
     for row in range(rows):
         at = row * COLUMNS
         for block in range(0, depth, BLOCK):
@@ -160,7 +160,7 @@ def _product(matrix: Any, start: int, rows: int, depth: int, columns: Any, out: 
 
 @compiled
 def _outer(left: Any, rows: int, right: Any, depth: int, out: Any, start: int) -> None:
-    """Add left [rows * COLUMNS] times the transpose of right [depth * COLUMNS] to `out` from `start` on."""
+    """Add left [rows * COLUMNS] times the transpose of right [depth * COLUMNS] to `out` from `start`."""
     for row in range(rows):
         at = row * COLUMNS
         for k in range(0, depth, 4):
@@ -178,14 +178,14 @@ def _outer(left: Any, rows: int, right: Any, depth: int, out: Any, start: int) -
 
 @compiled
 def _step(gates: Any, units: int, cell: Any, hidden: Any) -> None:
-    """A step of the cell: gates [4 * units * COLUMNS] become their values, states [units * COLUMNS] the next ones."""
+    """One step of the cell, in place: gates [4 * units * COLUMNS] and states [units * COLUMNS]."""
     real = gates.dtype.type
     one, two = real(1), real(2)
     for unit in range(units):
         gate, state = gates[4 * unit * COLUMNS : 4 * (unit + 1) * COLUMNS], cell[unit * COLUMNS : (unit + 1) * COLUMNS]
         out = hidden[unit * COLUMNS : (unit + 1) * COLUMNS]
         for q in range(COLUMNS):
-            # sigmoid(x) = 1 / (2 + expm1(-x)), tanh(x) = -expm1(-2x) / (2 + expm1(-2x)); two of them share a division.
+            # sigmoid(x) = 1 / (2 + expm1(-x)), tanh(x) = -expm1(-2x) / (2 + expm1(-2x)); two share a division.
             i, g = expm1(-gate[q], real), expm1(-two * gate[COLUMNS + q], real)
             f, o = expm1(-gate[2 * COLUMNS + q] - one, real), expm1(-gate[3 * COLUMNS + q], real)
             first, second = one / ((two + i) * (two + g)), one / ((two + f) * (two + o))
@@ -201,7 +201,7 @@ def _step(gates: Any, units: int, cell: Any, hidden: Any) -> None:
 
 @compiled
 def _step_adjoint(gates: Any, units: int, before: Any, cell: Any, at_hidden: Any, at_cell: Any) -> None:
-    """Turn the gates' values into gradients of what they were computed from, and at_cell into that of `before`."""
+    """Replace the gates' values by the gradients of their inputs, and at_cell by the gradient of `before`."""
     real = gates.dtype.type
     one, two = real(1), real(2)
     for unit in range(units):
@@ -222,7 +222,7 @@ def _step_adjoint(gates: Any, units: int, before: Any, cell: Any, at_hidden: Any
 
 @compiled
 def _votes(pose: Any, children: Any, weight: Any, each: Any, votes: Any) -> None:
-    """Votes [tiles, 16 * COLUMNS] of a position; `each` [16, LANES] is room for one slot."""
+    """Votes [tiles, 16 * COLUMNS] of a position. `each` [16, LANES] is scratch memory for one slot."""
     for slot in range(len(children)):
         vote(weight[slot], pose[children[slot]], each)
         tile, at = votes[slot // TOGETHER], slot % TOGETHER * LANES
@@ -249,7 +249,7 @@ def _weighed(coupling: Any, values: Any, rows: int, out: Any) -> None:
 
 @compiled
 def _softmax(logits: Any, slots: int, out: Any) -> None:
-    """Over the first `slots` rows of [n, LANES]; zero in the rest."""
+    """Softmax over the first `slots` rows of [n, LANES]. The other rows become zero."""
     real = logits.dtype.type
     for j in range(LANES):
         highest = logits[0, j]
@@ -273,7 +273,7 @@ def _affine(out: Any, bias: Any, factor: Any, values: Any) -> None:
 
 @compiled
 def _gather(out: Any, fixed: Any, shared: Any, factor: Any, coupling: Any) -> None:
-    """What a gate's row [COLUMNS] adds up before the hidden state."""
+    """Sum of all inputs of a gate's row [COLUMNS] except for the hidden state."""
     for slot in range(TOGETHER):
         at = slot * LANES
         for j in range(LANES):
@@ -308,9 +308,9 @@ def _route(
     """All iterations of one position.
 
     votes [tiles, 16 * COLUMNS]; fixed [tiles, 4U * COLUMNS]; shared [4U, LANES]; logits [n, LANES]; coupling
-    [T + 1, n, LANES], the first of them uniform; means [T + 1, 16, LANES]. With `kept` 1, the states of all iterations
-    are kept: gates, layers, cells, hiddens [T, tiles, rows * COLUMNS]; with 0 one tile of gates and layers and one
-    iteration of the others is enough.
+    [T + 1, n, LANES], starting with uniform coupling; means [T + 1, 16, LANES]. With `kept` 1, the states of all
+    iterations are kept: gates, layers, cells, hiddens [T, tiles, rows * COLUMNS]. With 0, there is room for one tile of
+    gates and layers, and for one iteration of cells and hiddens.
     """
     real = votes.dtype.type
     tiles, units = len(votes), widths[0]
@@ -355,7 +355,7 @@ def _route(
 
 @compiled
 def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, logits: Any) -> None:
-    """The compatibility network on hidden states [U * COLUMNS]; its hidden layers one after the other in `layer`."""
+    """The compatibility network on hidden states [U * COLUMNS]. `layer` stores the hidden layers one after another."""
     real = hidden.dtype.type
     read, weight, bias, start = hidden, 0, 0, 0
     for k in range(1, len(widths)):
@@ -385,7 +385,7 @@ def _network_adjoint(
     at_network: Any,
     at_biases: Any,
 ) -> None:
-    """Set at_hidden [U * COLUMNS], and add the network's gradients; `transposed` holds its matrices transposed."""
+    """Set at_hidden [U * COLUMNS], and add the network's gradients. `transposed` holds the transposed matrices."""
     real = hidden.dtype.type
     last = len(widths) - 1
     weight, bias = 0, 0
@@ -441,7 +441,7 @@ def _forward(
     coupling: Any,
     iterations: int,
 ) -> None:
-    """Poses [B, P, 16, LANES], cell states under the last coupling [B, P, U, LANES], and that [B, P, n, LANES]."""
+    """Poses [B, P, 16, LANES], means of cell states [B, P, U, LANES] and the last coupling [B, P, n, LANES]."""
     batch, kind = len(poses), poses.dtype
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
@@ -495,7 +495,7 @@ def _backward(
     at_biases: Any,
     iterations: int,
 ) -> None:
-    """Add to the gradients; those of parameters have an entry for every part."""
+    """Add to the gradients. Each part has its own gradients of parameters."""
     batch, kind = len(poses), poses.dtype
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
@@ -530,7 +530,7 @@ def _backward(
             at_cell[:] = real(0)
             at_next[:] = real(0)
             at_next_shares[:] = real(0)
-            fixed[:] = real(0)  # from here on the gradient of what `fixed` was
+            fixed[:] = real(0)  # from here on, the gradient of `fixed`
             at_mu[:] = at_mean[b, p]
             for t in range(iterations - 1, -1, -1):
                 share = shares[t + 1]
@@ -558,7 +558,7 @@ def _backward(
                     _gates_adjoint(gate, vectors[2], shares[t, own], fixed[tile], shared, at_shares[own], to_vectors[2])
                 _shared_adjoint(shared, pose_, means[t], at_mu, to_pose)
                 at_next_shares[:] = at_shares
-            # at_mu now belongs to the plain mean of the votes; the first coupling is a constant.
+            # at_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
             _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
             for tile in range(tiles):
                 own = children[p, tile * TOGETHER : (tile + 1) * TOGETHER]
@@ -576,7 +576,7 @@ def _backward(
 
 @compiled
 def _transposed(network: Any, widths: Any) -> Any:
-    """The network's matrices, each transposed, in the same places."""
+    """Transpose each matrix of the network in its place."""
     out, start = np.empty_like(network), 0
     for k in range(1, len(widths)):
         rows, depth = widths[k], widths[k - 1]
@@ -618,7 +618,7 @@ def _softmax_adjoint(coupling: Any, at_coupling: Any, at_logits: Any) -> None:
 def _gates_adjoint(
     at_gates: Any, by_coupling: Any, coupling: Any, at_fixed: Any, at_shared: Any, at_coupling: Any, to_vector: Any
 ) -> None:
-    """From the gates [4U * COLUMNS] to all that was added up in them, but for the hidden state."""
+    """Gradients of all inputs of the gates [4U * COLUMNS] except for the hidden state."""
     real = at_gates.dtype.type
     for row in range(len(at_shared)):
         total = real(0)
@@ -651,7 +651,7 @@ def _shared_adjoint(at_shared: Any, from_pose: Any, mean: Any, at_mean: Any, to_
 def _fixed_adjoint(
     at_fixed: Any, activation: Any, children: Any, by_activation: Any, at_activation: Any, to_vectors: Any
 ) -> None:
-    """Add the gradients of activations, of their weights and of the bias."""
+    """Add the gradients of the activations, their weights and the bias."""
     real = at_fixed.dtype.type
     for row in range(len(by_activation)):
         for slot in range(TOGETHER):

@@ -1,4 +1,4 @@
-"""EM routing on a CPU, compiled: the adjoint of `recaps.nn.routing.em` is written by hand; see `compiled` for how."""
+"""EM routing, compiled, with a gradient written by hand. `recaps.nn.routing.em` is the plain version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fused_em_routing(
     beta_a: Tensor,
     temperatures: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `recaps.nn.routing.em.em_routing`, for at most `LANES` output types on a CPU."""
+    """Compute `recaps.nn.routing.em.em_routing` for at most `LANES` types of output capsules on a CPU."""
     made: tuple[Tensor, Tensor, Tensor] = _FusedEM.apply(
         poses, activations, weight, beta_u, beta_a, fields, torch.tensor(temperatures, dtype=torch.float64)
     )
@@ -82,7 +82,7 @@ class _FusedEM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # complains where one was changed in place
+        _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, _activations, children, weight, *_rest = ctx.arrays
         real, threads = poses.dtype, torch.get_num_threads()
         positions, slots = children.shape
@@ -105,7 +105,7 @@ class _FusedEM(torch.autograd.Function):
 
 @compiled
 def _sum_of_logs(values: Any, sums: Any) -> None:
-    """Sum of the logarithms over the pose's 16 dimensions, two factors at a time: [16, LANES] to [LANES]."""
+    """Sum of logarithms over the 16 values of a pose, as logarithms of products of two: [16, LANES] to [LANES]."""
     for j in range(LANES):
         sums[j] = 0
     for h in range(0, POSE, 2):
@@ -131,8 +131,8 @@ def _forward(
     total: Any,
     activation: Any,
 ) -> None:
-    """Arrays have LANES output types: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance
-    [T, B, P, 16, LANES], total and activation [T, B, P, LANES]."""
+    """Shapes: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance [T, B, P, 16, LANES], total and
+    activation [T, B, P, LANES]."""
     steps, batch, positions, slots = coupling.shape[:4]
     real = poses.dtype
     votes, offset = np.empty((slots, POSE, LANES), real), np.empty(LANES, real)
@@ -153,7 +153,7 @@ def _forward(
 
 @compiled
 def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: Any, variance: Any, total: Any) -> None:
-    """Mean, variance and weight of the votes at one position."""
+    """Mean, variance and total weight of the votes at one position."""
     real = votes.dtype.type
     slots = len(children)
     share = np.empty(LANES, votes.dtype)
@@ -186,7 +186,7 @@ def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: 
 def _activate(
     mean: Any, variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any, offset: Any
 ) -> None:
-    """Activation, and the part of the log density that does not depend on the vote."""
+    """Activation, and the part of the log density that is equal for all votes."""
     real = variance.dtype.type
     _sum_of_logs(variance, offset)
     for j in range(LANES):
@@ -215,7 +215,7 @@ def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: An
 
 @compiled
 def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any, sums: Any) -> None:
-    """In place, over all entries [P, n, outputs] of the same input capsule; lanes beyond become zero."""
+    """Softmax in place over all entries [P, n, outputs] of the same input capsule. The other lanes become zero."""
     real = logits.dtype.type
     positions, slots = children.shape
     highest[:] = real(-np.inf)
@@ -266,8 +266,8 @@ def _backward(
     at_beta_a: Any,
     scratch: Any,
 ) -> None:
-    """From gradients at the last mean [B, P, 16, LANES] and activation [B, P, LANES] to those of all inputs; those of
-    weight and betas by part."""
+    """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES] and activation [B, P, LANES].
+    Each part has its own gradients of weight and betas."""
     steps, batch, positions, slots = coupling.shape[:4]
     real = poses.dtype.type
     votes = np.empty((slots, POSE, LANES), poses.dtype)
@@ -353,7 +353,7 @@ def _density_adjoint(
     at_variance: Any,
     at_logit: Any,
 ) -> None:
-    """Gradients that come through the log densities, but for those of the votes."""
+    """Gradients through the log densities, except for those of the votes."""
     real = votes.dtype.type
     at_mean[:] = real(0)
     at_variance[:] = real(0)
@@ -405,7 +405,7 @@ def _activation_adjoint(
     for h in range(POSE):
         for j in range(LANES):
             at_variance[h, j] += logs[j] / variance[h, j]
-            # The mean is divided by a little more than the weights' sum: deviations from it do not quite cancel.
+            # The divisor of the mean is slightly larger than the sum of weights, so deviations do not cancel exactly.
             at_mean[h, j] -= real(2 * SHARE) / (total[j] + real(SHARE)) * mean[h, j] * at_variance[h, j]
 
 
@@ -430,7 +430,7 @@ def _maximisation_adjoint(
     at_weight: Any,
     at_poses: Any,
 ) -> None:
-    """Gradients of the votes, from mean, variance and log density, and with them those of weights and poses."""
+    """Gradients of votes through mean, variance and log density, and from them those of weights and poses."""
     real = votes.dtype.type
     at_votes = np.empty((POSE, LANES), votes.dtype)
     precision, inverse = np.empty((POSE, LANES), votes.dtype), np.empty(LANES, votes.dtype)

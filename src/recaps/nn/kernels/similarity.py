@@ -1,6 +1,6 @@
-"""Similarity routing on a CPU, compiled: the adjoint of `recaps.nn.routing.similarity` is written by hand.
+"""Similarity routing, compiled, with a gradient written by hand. `recaps.nn.routing.similarity` is the plain version.
 
-See `compiled` for how. Output capsules do not compete, so all iterations of a position are done before the next.
+Output capsules do not compete, so a kernel computes all iterations of a position before the next position.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def fused_clusters(
         poses: [B, C, 16].
         log_activations: log a, [B, C].
         weight: [n, J, 4, 4].
-        fields: which input capsules each position sees.
-        mixture: weights of the kernel, which sum to one, [Q].
+        fields: the input capsules in the field of each position.
+        mixture: weights of the Gaussians, with sum 1, [Q].
         precisions: 1 / (2 l^2), [Q, J].
         lambda2: [J].
         total: lambda_1 + lambda_2, [J].
@@ -87,7 +87,7 @@ class _FusedClusters(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_agreement: Tensor, at_presence: Tensor, _: Tensor) -> tuple[Any, ...]:
-        _ = ctx.saved_tensors  # complains where one was changed in place
+        _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, log_activations, _children, weight, mixture, precisions, *_rest = ctx.arrays
         threads, real = torch.get_num_threads(), poses.dtype
         gradients = [
@@ -110,7 +110,7 @@ class _FusedClusters(torch.autograd.Function):
 
 @compiled
 def _power(exponents: Any, powers: Any) -> None:
-    """exp of values that are not positive, [LANES]; what is below -30 counts as that."""
+    """exp of values that are zero or negative, clipped at -30: [LANES]."""
     real = exponents.dtype.type
     for j in range(LANES):
         powers[j] = max(real(1) + expm1(exponents[j], real), real(0))
@@ -133,8 +133,8 @@ def _forward(
     mean: Any,
     sums: Any,
 ) -> None:
-    """Arrays have LANES output types: coupling and similarity [B, P, T, n, LANES], mean [B, P, T + 1, 16, LANES], the
-    first of which is the plain mean; sums [B, P, 2, LANES]: agreement and presence."""
+    """Shapes: coupling and similarity [B, P, T, n, LANES]; mean [B, P, T + 1, 16, LANES], starting with the unweighted
+    mean; sums [B, P, 2, LANES], agreement and presence."""
     batch, positions, steps, slots = coupling.shape[:4]
     real = poses.dtype.type
     votes = np.empty((slots, POSE, LANES), poses.dtype)
@@ -187,7 +187,7 @@ def _forward(
 
 @compiled
 def _softmax(logits: Any, exponent: Any, power: Any, total: Any) -> None:
-    """In place, over the slots of [n, LANES]; the others are scratch."""
+    """Softmax in place over the slots of [n, LANES]. The other arguments are scratch memory."""
     real = logits.dtype.type
     highest = logits[0].copy()
     total[:] = real(0)
@@ -232,8 +232,8 @@ def _backward(
     at_lambda2: Any,
     at_inverse: Any,
 ) -> None:
-    """From gradients at the last mean [B, P, 16, LANES], agreement and presence [B, P, LANES] to those of all inputs;
-    those of parameters by part, the mixture's by lane as well."""
+    """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES], agreement and presence
+    [B, P, LANES]. Each part has its own gradients of parameters, and each lane its own gradient of the mixture."""
     batch, positions, steps, slots = coupling.shape[:4]
     real = poses.dtype.type
     votes, at_votes = np.empty((slots, POSE, LANES), poses.dtype), np.empty((slots, POSE, LANES), poses.dtype)

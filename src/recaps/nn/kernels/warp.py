@@ -1,7 +1,7 @@
-"""`recaps.nn.poses.warp` on a CPU, compiled.
+"""`recaps.nn.poses.warp`, compiled.
 
-Most of a canvas lies outside a template that is drawn there. The pixels of a row that lie inside are an interval that
-follows from the pose, and only those are looked at; a grid of coordinates is never stored.
+A template covers a small part of the canvas. In each row it covers an interval of pixels that follows from the pose.
+The kernel visits only these pixels and stores no grid of coordinates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recaps.nn.kernels.compiled import array, compiled, in_parts, kernel
 
 
 def fused_warp(templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `recaps.nn.poses.warp`, of poses that map canvas to template, `back` [B, J, 2, 3]."""
+    """Compute `recaps.nn.poses.warp` for poses that map canvas to template, `back` [B, J, 2, 3]."""
     drawn: Tensor = _Warp.apply(templates, back, size)
     return drawn
 
@@ -28,7 +28,7 @@ class _Warp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(templates, back)
-        # With a frame of zeros all that is drawn lies between four pixels.
+        # With a frame of zeros, each drawn point lies between four pixels.
         ctx.arrays = (array(pad(templates, (1, 1, 1, 1))), array(back))
         drawn = np.empty((len(back), *templates.shape[:2], *size), ctx.arrays[0].dtype)
         in_parts(_forward, *ctx.arrays, drawn)
@@ -37,7 +37,7 @@ class _Warp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_drawn: Tensor) -> tuple[Tensor, Tensor, None]:
-        _ = ctx.saved_tensors  # complains where one was changed in place
+        _ = ctx.saved_tensors  # raises an error if one was changed in place
         gradients = [np.zeros_like(each) for each in ctx.arrays]
         in_parts(_backward, *ctx.arrays, array(at_drawn), *gradients)
         at_templates, at_back = (torch.from_numpy(each) for each in gradients)
@@ -46,10 +46,10 @@ class _Warp(torch.autograd.Function):
 
 @compiled
 def _line(back: Any, pixels: int, width: int, height: int, real: Any) -> tuple[Any, Any, Any]:
-    """One coordinate in a framed template, counted in its pixels from the centre of the first: at the first pixel of
-    the canvas, and by how much it grows from column to column and from row to row.
+    """A coordinate in a framed template, in pixels from the centre of its first pixel: its value at the first pixel of
+    the canvas, and its change per column and per row.
 
-    `back` [3] is a row of the pose, `pixels` the template's without the frame, along this coordinate.
+    `back` [3] is a row of the pose; `pixels` is the template's size along this coordinate, without the frame.
     """
     by_column, by_row = back[0] * real(pixels / width), back[1] * real(pixels / height)
     corner = real(pixels / 2) * (back[2] + real(1) - back[0] - back[1]) + real(0.5)
@@ -58,7 +58,7 @@ def _line(back: Any, pixels: int, width: int, height: int, real: Any) -> tuple[A
 
 @compiled
 def _within(low: Any, high: Any, start: Any, change: Any, end: Any) -> tuple[Any, Any]:
-    """The x between `low` and `high` where start + x change lies between 0 and `end`, again as an interval."""
+    """The interval of x between `low` and `high` in which start + x * change is between 0 and `end`."""
     if change == 0:
         return (low, high) if start > 0 and start < end else (high, low - 1)
     one, other = -start / change, (end - start) / change
@@ -67,7 +67,7 @@ def _within(low: Any, high: Any, start: Any, change: Any, end: Any) -> tuple[Any
 
 @compiled
 def _interval(u: Any, du: Any, v: Any, dv: Any, template: Any, width: int, real: Any) -> tuple[int, int]:
-    """The pixels of a row of the canvas that show a framed template: the first of them, and the one after the last."""
+    """The interval of pixels of a row of the canvas that a framed template covers: first, and one after the last."""
     low, high = _within(real(0), real(width - 1), u, du, real(template.shape[1] - 1))
     low, high = _within(low, high, v, dv, real(template.shape[0] - 1))
     if not low <= high:
@@ -77,7 +77,7 @@ def _interval(u: Any, du: Any, v: Any, dv: Any, template: Any, width: int, real:
 
 @compiled
 def _pixel(coordinate: Any, pixels: int) -> int:
-    """The pixel before a coordinate, one that has a next."""
+    """The pixel before a coordinate, limited to pixels that have a next one."""
     return min(max(int(coordinate), 0), pixels - 2)
 
 
@@ -109,7 +109,7 @@ def _forward(part: int, parts: int, templates: Any, back: Any, drawn: Any) -> No
 
 @kernel
 def _backward(part: int, parts: int, templates: Any, back: Any, at_drawn: Any, at_templates: Any, at_back: Any) -> None:
-    """Gradients at framed templates and `back`, which are zero before."""
+    """Add the gradients of framed templates and `back`."""
     batch, number, channels, height, width = at_drawn.shape
     rows, columns = templates.shape[2:]
     real = templates.dtype.type
@@ -141,7 +141,7 @@ def _backward(part: int, parts: int, templates: Any, back: Any, at_drawn: Any, a
                         sum_v += slope_v
                         sum_ux += slope_u * real(x)
                         sum_vx += slope_v * real(x)
-                # Of a coordinate from -1 to 1: x is (2 x + 1) / width - 1 there, and y likewise.
+                # In coordinates from -1 to 1, column x is (2 x + 1) / width - 1; rows likewise.
                 for at, total, total_x in ((at_u, sum_u, sum_ux), (at_v, sum_v, sum_vx)):
                     at[0] += total_x * real(2 / width) + total * real(1 / width - 1)
                     at[1] += total * (real(y) * real(2 / height) + real(1 / height - 1))

@@ -1,6 +1,7 @@
 """Routing: from the votes or poses of input capsules to output capsules.
 
-An algorithm is one module here, named as it is in YAML (`routing: {name: em, iterations: 3}`). It has one class that
-subclasses `VoteRouting` or `PoseRouting` of `recaps.nn.routing.interface`; the keyword-only arguments of its
-constructor are its options. `recaps.nn.routing.registry` finds it; nothing lists it.
+Each algorithm is one module in this folder. The module's name is the algorithm's name in YAML (`routing: {name: em,
+iterations: 3}`). The module has one class that subclasses `VoteRouting` or `PoseRouting` from
+`recaps.nn.routing.interface`. The keyword-only arguments of the constructor are the options of the algorithm.
+`recaps.nn.routing.registry` finds the modules.
 """

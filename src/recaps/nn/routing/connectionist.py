@@ -17,17 +17,18 @@ from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 
 class ConnectionistRouting(PoseRouting):
-    """An LSTM cell for each pair of input and output capsule decides how much of a vote counts (section 4.2).
+    """An LSTM cell computes the compatibility of each pair of input and output capsule (section 4.2).
 
-    One cell for all pairs of a layer reads the output's pose, the input's activation, its vote and its compatibility,
-    34 numbers (algorithm 2). The compatibility network turns its hidden state into the next compatibility. The
-    activation network turns the mean of the cell states under the final compatibilities into the activation (eq. 14).
+    All pairs of a layer share one cell. Its input are 34 numbers: the pose of the output, and the activation, the vote
+    and the compatibility of the input (algorithm 2). The compatibility network maps the hidden state to the next
+    compatibility. The activation network maps the mean of the cell states, weighted by the final compatibilities, to
+    the activation (eq. 14).
 
     Args:
         iterations: Routing iterations.
         compatibility_layers: Hidden layers of the compatibility network of each capsule layer (table 2).
         activation_layers: Hidden layers of the activation network (table 2).
-        lstm_units: Size of the cell's hidden and cell state (table 2).
+        lstm_units: Size of the hidden state and of the cell state (table 2).
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ConnectionistRouting(PoseRouting):
         self._initialise(2 * pose + 2 + units)
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
-        """Arguments and result as of `recaps.nn.routing.similarity.similarity_routing`."""
+        """Route pose matrices; see `PoseRouting.forward`."""
         with float32(poses):
             poses = poses.float() if poses.element_size() < 4 else poses
             vectors = (self.from_pose.bias, self.from_input.weight[:, 0], self.from_compatibility.weight[:, 0])
@@ -71,7 +72,7 @@ class ConnectionistRouting(PoseRouting):
             return Consensus(mean, out if self.logits else out.sigmoid(), coupling.detach())
 
     def _initialise(self, inputs: int) -> None:
-        """Glorot's uniform range for the cell as one matrix, as TensorFlow draws it; biases zero."""
+        """Draw the cell's weights from Glorot's uniform range for one matrix, as TensorFlow does. Biases are zero."""
         bound = (6 / (inputs + 4 * self.units)) ** 0.5
         for name, parameter in self.named_parameters():
             if name.startswith("from_"):
@@ -93,21 +94,21 @@ def lstm_routing(
         poses: [B, C, 16].
         activations: of the input capsules, [B, C].
         weight: transformations divided by their norms, [n, J, 4, 4].
-        fields: which input capsules each position sees.
-        cell: weights of the gates i, j, f, o by what they read: the output's pose and the vote [4U, 16], the hidden
-            state [4U, U]; and, as rows of [3, 4U], their bias and the weights of the input's activation and
-            compatibility.
-        network: weight and bias of each layer of the compatibility network, with ReLUs in between.
+        fields: the input capsules in the field of each position.
+        cell: weights of the gates i, j, f, o for the pose of the output [4U, 16], the vote [4U, 16] and the hidden
+            state [4U, U]; and [3, 4U], whose rows are the bias and the weights for the activation and the compatibility
+            of the input.
+        network: weight and bias of each layer of the compatibility network. ReLUs are between the layers.
         iterations: at least 1.
 
     Returns:
-        Poses [B, P, J, 16]; means of the cell states under the compatibilities [B, P, J, U]; compatibilities
+        Poses [B, P, J, 16]; means of the cell states, weighted by the compatibilities, [B, P, J, U]; compatibilities
         [B, P, n, J].
     """
     from_pose, from_vote, from_hidden, (bias, from_input, from_compatibility) = cell
     votes = matrix_votes(poses, weight, fields)
     seen = activations[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
-    # The cell's input and hidden state by kind, so that what does not change is multiplied once.
+    # Separate products for each input of the cell: the iterations share the products of constant inputs.
     fixed = linear(votes, from_vote, bias) + seen.unsqueeze(4) * from_input  # [B, P, n, J, 4U]
     coupling = votes.new_full((1, 1, votes.shape[2], 1), 1 / votes.shape[2])
     mean, hidden, state = votes.mean(2), None, None
@@ -129,7 +130,7 @@ def _through(values: Tensor, network: Sequence[tuple[Tensor, Tensor]]) -> Tensor
 
 
 def lstm(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Hidden and cell state after a step: gates i, j, f, o [..., 4 * units], the forget gate with a bias of 1."""
+    """Hidden state and cell state after a step. Gates i, j, f, o [..., 4 * units]; the forget gate has a bias of 1."""
     enter, value, forget, leave = gates.chunk(4, -1)
     cell_after = enter.sigmoid() * value.tanh()
     if cell is not None:

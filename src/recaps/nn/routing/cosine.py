@@ -11,12 +11,12 @@ from torch import Tensor
 from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.squash import squash
 
-#: Lengths are taken for this at least, so that a vector of zeros agrees with nothing.
+#: Lower limit of lengths in divisions; a vector of zeros then has cosine 0 with every vector.
 TINY = 1e-12
 
 
 class CosineRouting(VoteRouting):
-    """Routing by the cosine between vote and output, for any network that routes votes.
+    """Routing by the cosine between vote and output (*Training products of expert capsules*, section 2.2).
 
     Args:
         iterations: Routing iterations.
@@ -27,24 +27,24 @@ class CosineRouting(VoteRouting):
         self.iterations = iterations
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
-        """Route votes [B, I, J, D]. The paper has no bias, so `bias` is not added."""
+        """Route votes [B, I, J, D]. `bias` is not used, because the paper has none."""
         return cosine_routing(votes, self.iterations)
 
 
 def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
-    """Route votes by agreement, measured as a cosine; every output divides one unit among its inputs.
+    """Route votes by the cosine between vote and output. Each output distributes one unit over its inputs.
 
-    The logits start at zero and grow in every iteration by the cosine of vote and weighted sum of votes. The softmax
-    runs over the input capsules, so sum_i c_ij = 1. Lengths do not matter to a cosine, so capsules are squashed once,
-    at the end (eqs. 3 and 4).
+    The logits start at zero. Each iteration adds the cosine between the vote and the weighted sum of votes. The softmax
+    runs over the input capsules: sum_i c_ij = 1. A cosine does not depend on lengths, so capsules are squashed once, at
+    the end (eqs. 3 and 4).
 
     Args:
         votes: [B, I, J, D].
-        iterations: routing iterations, at least 1. The first has coupling 1 / I.
+        iterations: routing iterations, at least 1. The coupling of the first is 1 / I.
 
     Returns:
-        Capsules and the coupling of the last iteration, in float32 at least. The coupling is a constant: gradients
-        flow through the weighted sum of the last iteration alone.
+        Capsules and the coupling of the last iteration, at least in float32. The coupling is a constant: gradients flow
+        only through the weighted sum of the last iteration.
     """
     coupling = cosine_coupling(votes, iterations)
     return Routed(squash(weighted_sum(votes, coupling)), coupling)
@@ -52,10 +52,10 @@ def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
 
 @torch.no_grad()
 def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
-    """Coupling coefficients [B, I, J] of votes [B, I, J, D], as `cosine_routing` has them.
+    """Coupling coefficients [B, I, J] of `cosine_routing` for votes [B, I, J, D].
 
-    Each use of the votes is a product and a sum: with outputs as small as these, block-diagonal matrix products
-    (`recaps.nn.routing.products`) cost twice as much, and with 576 outputs many times more.
+    Each use of the votes is a product and a sum. With output capsules this small, block-diagonal matrix products
+    (`recaps.nn.routing.products`) take twice as long, and with 576 outputs many times longer.
     """
     votes = votes.float() if votes.element_size() < 4 else votes
     lengths = votes.norm(dim=3).clamp_min(TINY)

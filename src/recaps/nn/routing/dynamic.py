@@ -20,7 +20,7 @@ class DynamicRouting(VoteRouting):
 
     Args:
         iterations: Routing iterations.
-        leaky: Add a logit of zero that takes coupling away from all capsules, as SUPCAPS did on CIFAR-10.
+        leaky: Add one more output with logit zero to the softmax and discard its coupling, as SUPCAPS did on CIFAR-10.
         gradient: Reading. `all`: gradients flow through every routing iteration, as in the released code of SUPCAPS.
             `last`: the coupling coefficients are constants, as in most PyTorch versions.
     """
@@ -55,32 +55,33 @@ def dynamic_routing(
 ) -> Routed:
     """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
 
-    The logits start at zero and grow in every iteration by the dot product of vote and output capsule, so before
-    iteration t they are b_ij = u_hat_ij . (v_j^1 + ... + v_j^(t-1)): they are computed from the sum of the earlier
-    outputs rather than kept. The softmax runs over the output capsules. As in the released code a bias is added to the
-    weighted sum in every iteration, before squash.
+    The logits start at zero. Each iteration adds the dot product of vote and output capsule. Before iteration t they
+    are therefore b_ij = u_hat_ij . (v_j^1 + ... + v_j^(t-1)), and the code computes them from the sum of the earlier
+    outputs instead of storing them. The softmax runs over the output capsules. As in the released code, each iteration
+    adds a bias to the weighted sum before squash.
 
     Args:
-        votes: [B, I, J, D], in the precision that products are to be computed in.
+        votes: [B, I, J, D], in the precision of the products.
         bias: [J, D].
         iterations: routing iterations, at least 1.
         gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
-        leaky: the softmax runs over one more output, whose logit stays zero and whose coupling is dropped.
+        leaky: add one more output with logit zero to the softmax and discard its coupling.
 
     Returns:
-        Capsules and the coupling of the last iteration, in the precision of `bias`: early in training couplings differ
-        by less than bfloat16 can tell.
+        Capsules and the coupling of the last iteration, in the precision of `bias`. Early in training, couplings differ
+        by less than the precision of bfloat16.
     """
     capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all", leaky)
     return Routed(capsules, coupling)
 
 
 class _DynamicRouting(torch.autograd.Function):
-    """The votes are the largest tensor of a capsule network by far, and time goes into reading them.
+    """Dynamic routing with a gradient written by hand.
 
-    So each use of them is one batched matrix product (`recaps.nn.routing.products`). The backward pass
-    writes their gradient once, as one product over all iterations, where automatic differentiation would write and add
-    two such tensors per iteration.
+    The votes are by far the largest tensor of a capsule network, and reading them takes most of the time. Each use of
+    the votes is therefore one batched matrix product (`recaps.nn.routing.products`). The backward pass computes their
+    gradient as one product over all iterations. Automatic differentiation would write and add two tensors of that size
+    in each iteration.
     """
 
     @staticmethod

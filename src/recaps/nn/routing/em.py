@@ -18,11 +18,11 @@ from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 
 class EMRouting(PoseRouting):
-    """EM routing (*Matrix Capsules with EM Routing*), with a pair of learned costs for each type of output capsule.
+    """EM routing (*Matrix Capsules with EM Routing*). Each type of output capsule has two learned costs.
 
     Args:
         iterations: Routing iterations.
-        final_temperature: The inverse temperature lambda of iteration t is this times 1 - 0.95^(t+1).
+        final_temperature: The inverse temperature lambda of iteration t is `final_temperature` * (1 - 0.95^(t+1)).
     """
 
     def __init__(
@@ -57,20 +57,20 @@ def em_routing(
     beta_a: Tensor,
     temperatures: Sequence[float],
 ) -> Consensus:
-    """Fit a Gaussian for every output capsule to the votes that are assigned to it, and assign votes anew, in turns.
+    """Alternate two steps: fit a Gaussian for each output capsule to its votes, and assign the votes anew.
 
-    Every input capsule spreads one unit over all output capsules that see it, at every position: the E-step's softmax
-    runs over the positions of its parents as well as over their types. Logarithms throughout; gradients flow through
-    all iterations.
+    Each input capsule distributes one unit over all output capsules whose field holds it. The softmax of the E-step
+    therefore runs over the positions and the types of its parents. Densities are computed as logarithms. Gradients flow
+    through all iterations.
 
     Args:
         poses: [B, C, 16].
         activations: of the input capsules, [B, C].
         weight: transformations divided by their norms, [n, J, 4, 4].
-        fields: which input capsules each position sees.
+        fields: the input capsules in the field of each position.
         beta_u: cost of describing an input capsule by an output capsule, [J].
-        beta_a: cost of an output capsule that stays off, [J].
-        temperatures: lambda, the inverse temperature, of every iteration.
+        beta_a: cost of an inactive output capsule, [J].
+        temperatures: the inverse temperature lambda of each iteration.
     """
     with float32(poses):
         votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
@@ -97,14 +97,14 @@ def _maximisation(
 
 
 def _expectation(votes: Tensor, mean: Tensor, variance: Tensor, logit: Tensor, fields: Fields) -> Tensor:
-    """Assignment [B, P, n, J]: how much of each input capsule goes to each of all its parents."""
+    """Assignment [B, P, n, J]: the share of each input capsule that each of its parents gets."""
     normaliser = logsigmoid(logit) - 0.5 * (2 * math.pi * variance).log().sum(3)
     distance = ((votes - mean.unsqueeze(2)).square() / variance.unsqueeze(2)).sum(4)
     return softmax_over_parents(normaliser.unsqueeze(2) - 0.5 * distance, fields)
 
 
 def softmax_over_parents(logits: Tensor, fields: Fields) -> Tensor:
-    """Softmax of [B, P, n, J] over all entries that belong to the same input capsule."""
+    """Softmax of [B, P, n, J] over all entries of the same input capsule."""
     batch = len(logits)
     which = fields.children.flatten().expand(batch, -1)
     flat = logits.flatten(1, 2)
@@ -116,5 +116,5 @@ def softmax_over_parents(logits: Tensor, fields: Fields) -> Tensor:
 
 
 def temperature_schedule(iterations: int, final: float = 0.01) -> list[float]:
-    """lambda_t = final (1 - 0.95^(t+1)): as its authors gave it in the review of the paper."""
+    """lambda_t = final (1 - 0.95^(t+1)), as the authors stated it during the review of the paper."""
     return [final * (1 - 0.95 ** (t + 1)) for t in range(iterations)]

@@ -1,4 +1,4 @@
-"""The two interfaces of routing: for votes, and for pose matrices."""
+"""The two interfaces of routing: `VoteRouting` for votes, `PoseRouting` for pose matrices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recaps.nn.fields import Fields
 
 
 class Routed(NamedTuple):
-    """Output capsules that are vectors, and their coupling."""
+    """Output capsules with vectors as poses, and their coupling."""
 
     capsules: Tensor
     """Output capsules, [B, J, D]."""
@@ -22,7 +22,7 @@ class Routed(NamedTuple):
 class VoteRouting(nn.Module):
     """Routing of votes, as in *Dynamic Routing Between Capsules*.
 
-    Subclasses take `inputs`, `outputs` and `dim`, then their options as keyword-only arguments.
+    The constructor of a subclass takes `inputs`, `outputs` and `dim`, then its options as keyword-only arguments.
 
     Args:
         inputs: number of input capsules, I.
@@ -34,27 +34,30 @@ class VoteRouting(nn.Module):
         super().__init__()
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
-        """Route votes [B, I, J, D]; `bias` [J, D] belongs to the weighted sums.
+        """Route votes.
 
-        Votes come in the precision that products are to be computed in; capsules are returned in that of `bias`.
+        Args:
+            votes: [B, I, J, D], in the precision of the products.
+            bias: bias of the weighted sums of votes, [J, D]. Capsules are returned in its precision.
         """
         raise NotImplementedError
 
     def operations(self, values: int) -> int:
-        """Floating-point operations of the forward pass, given the number of values in the votes, B * I * J * D.
+        """Floating-point operations of the forward pass; 0 if they are not counted.
 
-        0: not counted.
+        Args:
+            values: number of values in the votes, B * I * J * D.
         """
         return 0
 
 
 class Consensus(NamedTuple):
-    """Output capsules of a layer whose poses are matrices, and their coupling."""
+    """Output capsules with 4x4 matrices as poses, and their coupling."""
 
     poses: Tensor
     """[B, P, J, 16]."""
     activations: Tensor
-    """[B, P, J]; probabilities, or logits where the layer was asked for those."""
+    """[B, P, J]; probabilities, or logits if the layer returns logits."""
     coupling: Tensor
     """Assignment of the last iteration, [B, P, n, J]; carries no gradient."""
 
@@ -62,7 +65,7 @@ class Consensus(NamedTuple):
 class PoseRouting(nn.Module):
     """Routing of pose matrices, as in *Matrix Capsules with EM Routing*.
 
-    Subclasses take `outputs`, `layer` and `logits`, then their options as keyword-only arguments.
+    The constructor of a subclass takes `outputs`, `layer` and `logits`, then its options as keyword-only arguments.
 
     Args:
         outputs: types of output capsules, J.
@@ -74,23 +77,24 @@ class PoseRouting(nn.Module):
         super().__init__()
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
-        """Route the capsules that each position sees.
+        """Route the capsules in the field of each position.
 
         Args:
             poses: of the input capsules, [B, C, 16].
             activations: of the input capsules, [B, C].
             weight: transformations W / |W|, [n, J, 4, 4].
-            fields: which n of the C input capsules each of the P positions sees.
+            fields: the n of C input capsules in the field of each of P positions.
         """
         raise NotImplementedError
 
 
 def matrix_votes(poses: Tensor, weight: Tensor, fields: Fields) -> Tensor:
-    """V_ij = W_ij M_i: *Learning to compute inner consensus*, eq. 1, with W already divided by its norm.
+    """V_ij = W_ij M_i (*Learning to compute inner consensus*, eq. 1).
 
     Args:
         poses: 4x4 matrices row by row, [B, C, 16].
-        weight: [n, J, 4, 4].
+        weight: transformations divided by their norms, [n, J, 4, 4].
+        fields: the n of C input capsules in the field of each of P positions.
 
     Returns:
         [B, P, n, J, 16].

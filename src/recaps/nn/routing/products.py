@@ -1,8 +1,9 @@
 """Dot products and weighted sums of votes, each as one batched matrix product.
 
-Votes are the largest tensor of a capsule network by far, and time goes into reading them. With J vectors on a block
-diagonal, [I, J*D] x [J*D, J] gives all dot products, and [J, I] x [I, J*D] all weighted sums, of which the diagonal
-blocks are kept: more arithmetic than the equations ask for, and still much faster than multiplying and adding up.
+Votes are by far the largest tensor of a capsule network, and reading them takes most of the time. With J vectors on a
+block diagonal, the product [I, J*D] x [J*D, J] gives all dot products. The diagonal blocks of the product [J, I] x
+[I, J*D] are the weighted sums. Both products do more arithmetic than the equations need, and are still much faster than
+multiplication and summation of broadcast tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 
 
 def dots(flat: Tensor, vectors: Tensor) -> Tensor:
-    """Dot product of every vote with its output's vector: [B, I, J*D] and [B, J, D] to [B, I, J]."""
+    """Dot product of each vote with the vector of its output: [B, I, J*D] and [B, J, D] to [B, I, J]."""
     return torch.bmm(flat, block_diagonal(vectors.to(flat.dtype)))
 
 
@@ -25,11 +26,11 @@ def weighted_sum(weights: Tensor, flat: Tensor) -> Tensor:
 
 
 def block_diagonal(vectors: Tensor) -> Tensor:
-    """[B, J, D] to [B, J*D, J], vector j in rows j*D to j*D+D-1 of column j, zeros elsewhere."""
+    """[B, J, D] to [B, J*D, J]: vector j in rows j*D to j*D+D-1 of column j, zeros elsewhere."""
     return torch.diag_embed(vectors.transpose(1, 2), dim1=1, dim2=3).flatten(1, 2)
 
 
 def spread(values: Tensor, dim: int) -> Tensor:
-    """Every value once for each dimension of its vote: [B, I, J] to [B, I, J*D]; faster than broadcasting."""
+    """Repeat each value for all dimensions of its vote: [B, I, J] to [B, I, J*D]. Faster than broadcasting."""
     ones = block_diagonal(values.new_ones(1, values.shape[2], dim))[0].t()
     return torch.matmul(values, ones)

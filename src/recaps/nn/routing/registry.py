@@ -1,7 +1,7 @@
 """The routing algorithms by name, and their options as typed settings.
 
-Modules are read, not imported, until a model is built: importing PyTorch takes a second, which checking a configuration
-should not cost.
+The registry reads the modules of this folder and imports a module only when a model is built. Importing PyTorch takes a
+second, which a check of the configuration should not cost.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -20,52 +20,53 @@ from pydantic import BeforeValidator, Field, create_model
 from recaps.config.base import Section
 
 FOLDER = Path(__file__).parent
+INTERFACES = ("VoteRouting", "PoseRouting")
 
 
 @cache
 def algorithms(interface: str) -> dict[str, type[Section]]:
-    """The settings of every algorithm of an interface (`VoteRouting` or `PoseRouting`), by the algorithm's name."""
-    return {
-        file.stem: _settings(file.stem, node)
-        for file in sorted(FOLDER.glob("*.py"))
-        for node in _classes(file)
-        if interface in map(ast.unparse, node.bases)
-    }
+    """Return the settings of the algorithms of an interface, `VoteRouting` or `PoseRouting`, by their names."""
+    found = {file.stem: _class(file) for file in sorted(FOLDER.glob("*.py"))}
+    return {name: _settings(name, node) for name, (node, kind) in found.items() if node and kind == interface}
 
 
 def settings(interface: str) -> Any:
-    """The type of any algorithm's settings; the field `name` tells which. A name alone stands for its defaults."""
+    """Return the type of the settings of any algorithm; its field `name` selects the algorithm.
+
+    A string stands for the algorithm of that name with default options.
+    """
     either: Any = reduce(or_, algorithms(interface).values())
     any_of: Any = Annotated[either, Field(discriminator="name")]
     return Annotated[any_of, BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
 
 
 def module(chosen: Any) -> str:
-    """The module of the algorithm that some settings name."""
+    """Return the module of the algorithm in `chosen`, its settings."""
     return f"{__package__}.{chosen.name}"
 
 
 def build(chosen: Any, *arguments: Any) -> Any:
-    """The algorithm that some settings name; `arguments` are those of its interface."""
-    found = importlib.import_module(module(chosen))
-    (name,) = (node.name for node in _classes(FOLDER / f"{chosen.name}.py") if _interface(node))
-    return getattr(found, name)(*arguments, **chosen.model_dump(exclude={"name"}))
+    """Return the routing layer of the settings `chosen`; `arguments` are those of its interface."""
+    node, _ = _class(FOLDER / f"{chosen.name}.py")
+    assert node is not None, f"{chosen.name} has no routing"
+    routing = getattr(importlib.import_module(module(chosen)), node.name)
+    return routing(*arguments, **chosen.model_dump(exclude={"name"}))
 
 
 def moved(values: Any, keys: Mapping[str, str], default: str) -> Any:
-    """Settings of a model in which options of its routing stand where they stood before `routing` was a section.
+    """Move options of the routing from a model's own keys, their former place, into `routing`.
 
     Args:
-        values: what the user wrote.
-        keys: the old key of each option, and its new one within `routing`. Options of other algorithms are dropped, as
-            they had no effect.
-        default: the algorithm where none is named.
+        values: the settings of a model as the user wrote them.
+        keys: former key of each option, and its key within `routing`. Options that the algorithm does not have are
+            dropped, because they had no effect.
+        default: the algorithm if `values` names none.
     """
     if not isinstance(values, Mapping) or not keys.keys() & values.keys():
         return values
     routing = values.get("routing", {})
     routing = {"name": default} | ({"name": routing} if isinstance(routing, str) else dict(routing))
-    known = {key for kind in ("VoteRouting", "PoseRouting") for key in _fields(kind, routing["name"])}
+    known = {key for kind in INTERFACES for key in _fields(kind, routing["name"])}
     options = {new: values[old] for old, new in keys.items() if old in values and new in known}
     return {key: value for key, value in values.items() if key not in keys} | {"routing": routing | options}
 
@@ -75,19 +76,24 @@ def _fields(interface: str, name: str) -> list[str]:
     return list(found.model_fields) if found else []
 
 
-def _classes(file: Path) -> Iterator[ast.ClassDef]:
+def _class(file: Path) -> tuple[ast.ClassDef | None, str]:
+    """Return the class of a module that implements an interface, if it has one, and the name of the interface."""
     tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    return (node for node in tree.body if isinstance(node, ast.ClassDef))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found = [(node, name) for node in classes for name in map(_last, node.bases) if name in INTERFACES]
+    assert len(found) < 2, f"{file.name} has several routings; write one module for each"
+    return found[0] if found else (None, "")
 
 
-def _interface(node: ast.ClassDef) -> bool:
-    return any(ast.unparse(base) in ("VoteRouting", "PoseRouting") for base in node.bases)
+def _last(base: ast.expr) -> str:
+    """`PoseRouting` for `PoseRouting` and for `interface.PoseRouting`."""
+    return ast.unparse(base).rpartition(".")[2]
 
 
 def _settings(name: str, node: ast.ClassDef) -> type[Section]:
-    """The keyword-only arguments of a class's constructor as a section of the configuration."""
+    """Return the keyword-only arguments of a class's constructor as a section of the configuration."""
     text = ast.get_docstring(node) or ""
-    told = {key: " ".join(meaning.split()) for key, meaning in _ARGUMENT.findall(text)}
+    meanings = {key: " ".join(meaning.split()) for key, meaning in _ARGUMENT.findall(text)}
     makers = [each.args for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
     options = [pair for each in makers for pair in zip(each.kwonlyargs, each.kw_defaults, strict=True)]
     words = {"Annotated": Annotated, "Field": Field, "Literal": Literal}
@@ -96,10 +102,10 @@ def _settings(name: str, node: ast.ClassDef) -> type[Section]:
         assert argument.annotation is not None, f"{name}: {argument.arg} has no type"
         value = ... if default is None else ast.literal_eval(default)
         kind = eval(ast.unparse(argument.annotation), words)
-        fields[argument.arg] = (kind, Field(value, description=told.get(argument.arg, "")))
+        fields[argument.arg] = (kind, Field(value, description=meanings.get(argument.arg, "")))
     made: type[Section] = create_model(f"{node.name}Settings", __base__=Section, __doc__=text.split("\n")[0], **fields)
     return made
 
 
-#: An entry of a docstring's list of arguments: `name: meaning`, the meaning on further, deeper lines.
+#: An entry of the section `Args` in a docstring: `name: meaning`. Further lines of the meaning are indented deeper.
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)

@@ -20,15 +20,15 @@ SMALL = 1e-6
 class SimilarityRouting(PoseRouting):
     """Similarity routing (*Learning to compute inner consensus*, section 4.1).
 
-    All learned parameters but the mixture's weights are there for each type of output capsule.
+    Each type of output capsule has its own parameters, except for the weights of the mixture.
 
     Args:
         iterations: Routing iterations.
-        kernels: Gaussians Q in the kernel of each capsule layer.
-        kernel_width: Reading. Initial width l; the author's 0.1 leaves the class layer's kernel near zero for good.
+        kernels: Number of Gaussians, Q, in the kernel of each capsule layer.
+        kernel_width: Reading. Initial width l. With the author's 0.1, the kernel of the class layer stays near zero.
         lambda_init: Reading. Initial lambda_1 and lambda_2, from the author's last version.
-        class_scale: Initial theta_1 of the class layer, by which agreement, a number from 0 to 1, becomes a score. The
-            author's 0, with a spread of 0.1, gives all classes nearly the same score for long.
+        class_scale: Initial mean of theta_1 in the class layer, where theta_1 times the agreement (from 0 to 1) is the
+            score. With the author's 0 and a standard deviation of 0.1, all classes have nearly equal scores for long.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ def similarity_routing(
     iterations: int = 3,
     logits: bool = False,
 ) -> Consensus:
-    """Cluster the votes for every output capsule by themselves, under a kernel that is learned.
+    """Cluster the votes of each output capsule separately, under a learned kernel.
 
-    In turns: the compatibilities c minimise -sum_i c_i K(V_i, mu) + lambda_1 KL(c || uniform) + lambda_2 KL(c || a)
-    (eqs. 2, 3), whose solution is eq. 11, and the pose is the mean of the votes under c (eq. 4).
+    Alternate two steps. The compatibilities c minimise -sum_i c_i K(V_i, mu) + lambda_1 KL(c || uniform) + lambda_2
+    KL(c || a) (eqs. 2, 3); eq. 11 is the solution. The pose mu is the mean of the votes weighted by c (eq. 4).
 
     Args:
         poses: [B, C, 16].
-        activations: of the input capsules, [B, C].
+        activations: activations of the input capsules, [B, C].
         weight: transformations divided by their norms, [n, J, 4, 4].
-        fields: which input capsules each position sees.
+        fields: the input capsules in the field of each position.
         penalties: lambda_1 and lambda_2, at least 0, each [J].
-        kernel: logits of the mixture's weights [Q], and widths l, [Q, J] (eq. 15).
+        kernel: logits of the weights of the mixture [Q], and widths l [Q, J] (eq. 15).
         activation: theta_1, theta_2, theta_3, each [J] (eq. 13).
         iterations: at least 1.
-        logits: return activations before the sigmoid and without theta_3, as the class layer does with a softmax loss.
+        logits: return activations before the sigmoid and without theta_3, for the class layer with a softmax loss.
     """
     with float32(poses):
         poses = poses.float() if poses.element_size() < 4 else poses
@@ -130,7 +130,7 @@ def clusters(
     total: Tensor,
     iterations: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `recaps.nn.kernels.similarity.fused_clusters`, in tensor operations."""
+    """The plain version of `recaps.nn.kernels.similarity.fused_clusters`."""
     votes = matrix_votes(poses, weight, fields)
     seen = log_activations[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
     mean = votes.mean(2)
@@ -156,7 +156,7 @@ def mixture_kernel(votes: Tensor, mean: Tensor, mixture: Tensor, precisions: Ten
 
 
 def compatibilities(similarity: Tensor, log_activations: Tensor, lambda2: Tensor, total: Tensor) -> Tensor:
-    """c_i in proportion to a_i^(lambda_2 / L) exp(k_i / L), L = lambda_1 + lambda_2 (eq. 11), over the inputs n.
+    """c_i proportional to a_i^(lambda_2 / L) exp(k_i / L) with L = lambda_1 + lambda_2 (eq. 11), normalised over n.
 
     Args:
         similarity: k, [..., n, J].

@@ -1,4 +1,4 @@
-"""What the code of matrix capsules gives without results of a training: shapes, counts, clusterings, kernels."""
+"""Shapes and numbers of weights of the network of table 1, measured on networks before training."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from recaps.npz import Array
-
 if TYPE_CHECKING:
     from recaps.papers.consensus.matrixcaps import MatrixCaps
 
 
-def build(config: Mapping[str, Any]) -> MatrixCaps:
-    """A model as that of a run was before training, of its `model`, `image_shape` and `classes`."""
+def network(config: Mapping[str, Any]) -> MatrixCaps:
+    """An untrained network, from the `model`, `image_shape` and `classes` of a run's settings."""
     from recaps.papers.consensus.matrixcaps import MatrixCaps
     from recaps.papers.consensus.options import MatrixCapsOptions
 
-    return MatrixCaps(
-        MatrixCapsOptions.model_validate(config["model"]), tuple(config["image_shape"]), config["classes"]
-    )
+    options = MatrixCapsOptions.model_validate(config["model"])
+    return MatrixCaps(options, tuple(config["image_shape"]), config["classes"])
+
+
+def paper_config(routing: str) -> dict[str, Any]:
+    """The setting in which the paper counts its weights: the family's defaults, one channel of 32x32, five classes."""
+    return {"model": {"routing": {"name": routing}}, "image_shape": (1, 32, 32), "classes": 5}
 
 
 def output_shapes(model: MatrixCaps, image_shape: Sequence[int]) -> list[str]:
-    """What input, convolution, batch normalisation, primary capsules and capsule layers give for one image.
+    """Output shapes for one image, of the input, convolution, batch normalisation, primary capsules and capsule layers.
 
-    Each is height x width x channels or types of capsules, e.g. 6x6x16.
+    A shape is height x width x channels, or types of capsules, e.g. 6x6x16.
     """
     import torch
 
@@ -51,7 +51,7 @@ def output_shapes(model: MatrixCaps, image_shape: Sequence[int]) -> list[str]:
 
 
 def layer_details(model: MatrixCaps) -> list[str]:
-    """Kernel, stride and channels, in table 1's words, of the layers of `output_shapes`."""
+    """Kernel, stride and channels of the layers of `output_shapes`, as table 1 writes them."""
     primary = _convolution(model.primary.pose, model.primary.activation.out_channels)
     details = ["", _convolution(model.conv, model.conv.out_channels), "", primary]
     for types, layer in zip(model.options.types, list[Any](model.layers), strict=True):
@@ -69,78 +69,27 @@ def _convolution(layer: Any, channels: int) -> str:
 
 
 def layer_weights(model: MatrixCaps) -> list[int | None]:
-    """Numbers of weights of the layers of `output_shapes`, without routing's."""
+    """Numbers of weights of the layers of `output_shapes`, without those of the routing."""
     parts = [model.conv, model.norm, model.primary, *(layer.transform for layer in list[Any](model.layers))]
     return [None, *(sum(each.numel() for each in part.parameters()) for part in parts)]
 
 
 def weights_without_routing(model: MatrixCaps) -> int:
-    """Number of all weights but those of batch normalisation and of the routings."""
+    """Number of weights without those of batch normalisation and of the routings."""
     kept = [each for name, each in model.named_parameters() if "norm." not in name and ".routing." not in name]
     return sum(each.numel() for each in kept)
 
 
 def routing_parameters(model: MatrixCaps) -> list[int]:
-    """Numbers of parameters of the three routings themselves."""
+    """Numbers of parameters of the routing of each capsule layer."""
     return [sum(each.numel() for each in layer.routing.parameters()) for layer in list[Any](model.layers)]
 
 
 def network_parameters(model: MatrixCaps, place: int) -> dict[str, int]:
-    """Parameters of a connectionist routing: of its `cell`, and of its networks `compatibility` and `activation`."""
+    """Numbers of parameters of connectionist routing: of its `cell`, `compatibility` and `activation` network."""
     routing: Any = list[Any](model.layers)[place].routing
     counts = {"cell": 0, "compatibility": 0, "activation": 0}
     for name, parameter in routing.named_parameters():
         part = name.split(".")[0]
         counts[part if part in counts else "cell"] += parameter.numel()
     return counts
-
-
-def toy_votes() -> tuple[Array, Array]:
-    """Votes in the plane [60, 2] and their activations [60]: a cluster of 30, an active one of 20, and 10 outliers."""
-    draw = np.random.default_rng(0)
-    clusters = [draw.normal(centre, 0.3, (n, 2)) for centre, n in (((-1.2, 0.3), 30), ((1.2, -0.3), 20))]
-    votes = np.concatenate([*clusters, draw.uniform((-2.4, -1.8), (2.4, 1.8), (10, 2))])
-    ranges = ((0.1, 0.4, 30), (0.7, 1.0, 20), (0.1, 1.0, 10))
-    return votes, np.concatenate([draw.uniform(low, high, n) for low, high, n in ranges])
-
-
-def cluster(
-    votes: Array, activations: Array, penalties: Sequence[tuple[float, float]], width: float, rounds: int = 500
-) -> tuple[Array, Array]:
-    """Similarity clustering under one Gaussian, as the layers do it: eq. 11 and the weighted mean in turns.
-
-    Args:
-        votes: [n, D].
-        activations: [n].
-        penalties: J pairs of lambda_1 and lambda_2.
-        width: of the kernel.
-        rounds: iterations; the default is enough for figure 2's to stand still.
-
-    Returns:
-        compatibilities [J, n] and poses [J, D].
-    """
-    import torch
-
-    from recaps.nn.routing.similarity import SMALL, compatibilities, mixture_kernel
-
-    lambda1, lambda2 = torch.tensor(penalties, dtype=torch.float64).T
-    spread = torch.tensor(votes)[None, None, :, None].expand(-1, -1, -1, len(penalties), -1)
-    seen = (torch.tensor(activations) + SMALL).log()[None, None, :, None]
-    mixture, precisions = torch.ones(1).double(), torch.full((1, 1), 1 / (2 * width**2)).double()
-    pose = spread.mean(2)
-    for _ in range(rounds):
-        similarity = mixture_kernel(spread, pose, mixture, precisions)
-        shares = compatibilities(similarity, seen, lambda2, lambda1 + lambda2 + SMALL)
-        pose = (shares.unsqueeze(4) * spread).sum(2)
-    return shares[0, 0].T.numpy(), pose[0, 0].numpy()
-
-
-def kernel(distances: Array, mixture: Array, widths: Array) -> Array:
-    """K of eq. 15 at some distances [n], of logits of the mixture's weights [Q] and widths [Q, J]: [n, J]."""
-    import torch
-
-    from recaps.nn.routing.similarity import SMALL, mixture_kernel
-
-    weights, width = torch.tensor(mixture).double().softmax(0), torch.tensor(widths).double()
-    votes = torch.tensor(distances).double()[None, None, :, None, None].expand(-1, -1, -1, widths.shape[1], 1)
-    return mixture_kernel(votes, 0 * votes[:, :, 0], weights, 1 / (2 * width.square() + SMALL))[0, 0].numpy()

@@ -1,13 +1,13 @@
-"""Matrix capsules whose consensus is computed by one of three routings: *Learning to compute inner consensus*.
+"""The network of *Learning to compute inner consensus*, table 1, with a routing of your choice.
 
-Table 1: convolution with ReLU and batch normalisation, primary capsules, two convolutional capsule layers, class
-capsules that see every capsule of the last layer, each through a matrix of its own. Three routings are interchangeable:
-EM (*Matrix Capsules with EM Routing*), similarity learning (section 4.1) and the connectionist one (section 4.2).
+The network is a convolution with ReLU and batch normalisation, primary capsules, two convolutional capsule layers, and
+a layer of class capsules. A class capsule has a matrix of its own for every capsule of the layer below.
+
+The setting `routing` selects one of the modules in `recaps.nn.routing`, among them EM (*Matrix Capsules with EM
+Routing*), similarity routing (section 4.1, eqs. 2-13 and 15) and connectionist routing (section 4.2, eq. 14).
 """
 
 from __future__ import annotations
-
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from recaps.papers.consensus.options import MatrixCapsOptions
 
 
 class MatrixCaps(Model):
-    """Images [B, C, H, W] to class capsules: poses [B, classes, 16] and activations [B, classes]."""
+    """A network of matrix capsules: images [B, C, H, W] to poses [B, classes, 16] and activations [B, classes]."""
 
     adam_epsilon = 1e-9
 
@@ -48,11 +48,11 @@ class MatrixCaps(Model):
         )
 
     def forward(self, images: Tensor) -> Consensus:
-        """The class capsules, with a single position: poses [B, 1, classes, 16], activations [B, 1, classes]."""
+        """Return the class capsules, at a single position: poses [B, 1, classes, 16], activations [B, 1, classes]."""
         return self.routed(images)[-1]
 
     def routed(self, images: Tensor) -> list[Consensus]:
-        """The output capsules of each capsule layer."""
+        """Return the output capsules of every capsule layer."""
         poses, activations = self.primary(self.norm(self.conv(images).relu()))
         found: list[Consensus] = []
         for layer in self.layers:
@@ -72,43 +72,19 @@ class MatrixCaps(Model):
         return {"loss": loss, "accuracy": (scores.argmax(1) == labels).float().mean()}
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules`: class poses [B, classes, 16]; `scores` [B, classes]."""
+        """Return `capsules`, the class poses [B, classes, 16], and `scores`, their activations [B, classes]."""
         consensus = self(images)
         return {"capsules": consensus.poses.squeeze(1), "scores": consensus.activations.squeeze(1)}
 
-    def probes(self) -> dict[str, Any]:
-        return {"routing": self.routing_weights}
-
-    def routing_weights(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """How input capsules are assigned to output capsules in the last iteration.
-
-        Returns:
-            `coupling` [B, h, w, types, classes]: the class layer's; `scores` [B, classes]; and for capsule layer k
-            `effective-k` [B, P, J]: the number of inputs that an output capsule listens to, as the exponential of the
-            entropy of its assignment, divided by how many there are. 1: all alike.
-        """
-        routed = self.routed(images)
-        last = cast(CapsuleLayer, self.layers[-2])
-        grid = (last.fields.height, last.fields.width, self.options.types[2])
-        effective = {f"effective-{k}": effective_share(each.coupling) for k, each in enumerate(routed)}
-        coupling = routed[-1].coupling.squeeze(1).unflatten(1, grid)
-        return {"images": images, "coupling": coupling, "scores": routed[-1].activations.squeeze(1), **effective}
-
 
 def spread_margin(step: int, steps: int) -> float:
-    """The margin of the spread loss, from 0.2 to 0.99 along training, as in the author's code."""
+    """The margin of the spread loss. It grows from 0.2 to 0.99 during training, as in the author's code."""
     grown = torch.sigmoid(torch.tensor(min(10.0, step / (steps / 10) - 4)))
     return 0.2 + 0.79 * float(grown)
 
 
-def effective_share(coupling: Tensor) -> Tensor:
-    """exp(entropy) / n of an assignment [B, P, n, J], normalised over its inputs: [B, P, J]."""
-    shares = coupling / coupling.sum(2, keepdim=True).clamp_min(1e-30)
-    return torch.special.entr(shares).sum(2).exp() / coupling.shape[2]
-
-
 class CapsuleLayer(nn.Module):
-    """Votes of all input capsules in the field of each position, and the routing that makes output capsules of them."""
+    """Computes the votes of the input capsules in the field of each position (eq. 1) and routes them (algorithm 1)."""
 
     seen: Tensor
 
@@ -127,7 +103,7 @@ class CapsuleLayer(nn.Module):
         return Fields(self.seen, self.inputs, self.height, self.width)
 
     def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
-        if poses.shape[1] != self.inputs:  # compiled routings would read outside the array
+        if poses.shape[1] != self.inputs:  # a compiled routing would read outside the array
             raise ValueError(f"{poses.shape[1]} input capsules, but the layer was built for {self.inputs}")
         consensus: Consensus = self.routing(
             self.transform.placed(poses), activations, self.transform.normalised(), self.fields

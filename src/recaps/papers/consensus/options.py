@@ -1,4 +1,4 @@
-"""Options of the model families of the paper `consensus`; free of PyTorch, so that checking a configuration stays fast."""
+"""Options of the model family of *Learning to compute inner consensus*. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recaps.nn.routing import registry
 
 PoseRouting: Any = registry.settings("PoseRouting")
 
-#: Options of routings that stood beside `routing` before it was a section.
+#: Options of routings that an earlier version of the configuration had beside `routing`.
 OLD_KEYS = (
     "iterations",
     "final_temperature",
@@ -26,21 +26,22 @@ OLD_KEYS = (
 
 
 class MatrixCapsOptions(ModelOptions):
-    """Convolution, primary capsules, two convolutional capsule layers, class capsules; poses are 4x4 matrices."""
+    """Convolution, primary capsules, two convolutional capsule layers and class capsules. Poses are 4x4 matrices."""
 
     module: ClassVar[str] = "recaps.papers.consensus.matrixcaps"
     family: Literal["matrixcaps"] = "matrixcaps"
     routing: PoseRouting = Field("em", validate_default=True)
-    """How poses become poses of the next layer: the algorithm's `name` and its options."""
+    """The routing algorithm: its `name` and its options."""
     conv_channels: int = Field(64, ge=1)
     """Channels of the first convolution."""
     types: tuple[int, int, int] = (8, 16, 16)
-    """Types of capsules in the primary and the two convolutional layers."""
+    """Types of capsules in the primary capsule layer and the two convolutional capsule layers."""
     coordinates: bool = True
-    """Reading. Add its place to the pose of every input capsule, as the author's final architectures do; the paper does
-    not mention it."""
+    """Reading. Add the location of every input capsule to its pose, as the author's final architectures do. The paper
+    does not mention it."""
     loss: Literal["spread", "cross_entropy"] = "spread"
-    """Reading. The paper names no loss; the author's code has both. EM gives probabilities, so it takes `spread`."""
+    """Reading. The paper names no loss, and the author's code has both. EM routing requires `spread`, because its
+    activations are probabilities."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,5 +55,5 @@ class MatrixCapsOptions(ModelOptions):
     @model_validator(mode="after")
     def _check(self) -> MatrixCapsOptions:
         if self.routing.name == "em" and self.loss == "cross_entropy":
-            raise ValueError("loss: EM routing gives probabilities, not logits for a softmax; use spread")
+            raise ValueError("loss: EM routing returns probabilities, not logits for a softmax; use spread")
         return self

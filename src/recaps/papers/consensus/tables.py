@@ -1,5 +1,132 @@
-"""Tables of the paper `consensus`."""
+"""Tables of *Learning to compute inner consensus*."""
 
-from recaps.papers.consensus.metrics import table_1, table_2, table_3, table_4
+from __future__ import annotations
 
-__all__ = ["table_1", "table_2", "table_3", "table_4"]
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from recaps.npz import Array
+from recaps.papers.consensus import architecture
+from recaps.papers.consensus.metrics import CAPSULE_LAYERS, DATASETS, by_dataset, matrix_capsules, routed_by
+from recaps.report.results import Results
+from recaps.report.statistics import sd
+
+#: Rows of table 1: layer, details.
+TABLE_1 = (
+    ("Input", ""),
+    ("Convolutional layer + relu", "K=5, S=2, Ch=64"),
+    ("BatchNorm", ""),
+    ("Primary Capsules", "K=1, S=1, Ch=8"),
+    *zip(CAPSULE_LAYERS.values(), ("K=3, S=2, Ch=16", "K=3, S=1, Ch=16", "flatten, O=5"), strict=True),
+)
+
+#: Rows of table 2: hidden layers of the compatibility and of the activation network, units of the LSTM cell.
+TABLE_2 = (((), (), 16), ((32, 32), (64, 64), 16), ((64, 64), (124, 124), 16))
+
+#: The network for which the paper counts its weights, and the claim with the count.
+PAPER_SETTING, WEIGHTS = "smallNORB, the paper's setting", "consensus/section-5/weights"
+
+
+def table_1(results: Results) -> pd.DataFrame:
+    """The layers in the paper and as built, with measured shapes, numbers of weights, and parameters of routings."""
+    every = matrix_capsules(results)
+    titles = {each.title: each.model.routing.name for variants in every.values() for each in variants.values()}
+    geometries = {
+        f"{DATASETS.get(dataset, dataset)}, as run": {
+            each.title: results.config(name) for name, each in variants.items()
+        }
+        for dataset, variants in every.items()
+    }
+    geometries[PAPER_SETTING] = {title: architecture.paper_config(routing) for title, routing in titles.items()}
+    rows = []
+    for geometry, configs in geometries.items():
+        built = {title: architecture.network(config) for title, config in configs.items()}
+        model, image_shape = next(iter(built.values())), next(iter(configs.values()))["image_shape"]
+        own = {f"{title} routing": architecture.routing_parameters(each) for title, each in built.items()}
+        ours = (
+            architecture.layer_details(model),
+            architecture.output_shapes(model, image_shape),
+            architecture.layer_weights(model),
+        )
+        for place, ((layer, published), details, shape, weights) in enumerate(zip(TABLE_1, *ours, strict=True)):
+            row: dict[str, object] = {"geometry": geometry, "layer": layer}
+            row |= {"details published": published, "details ours": details, "output": shape, "weights": weights}
+            routing_layer = place - len(TABLE_1) + len(CAPSULE_LAYERS)
+            rows.append(row | {name: n[routing_layer] if routing_layer >= 0 else None for name, n in own.items()})
+        total: dict[str, object] = {"geometry": geometry, "layer": "Total without BatchNorm"}
+        total |= {"weights": architecture.weights_without_routing(model)}
+        total |= {"weights published": results.published.get(WEIGHTS) if geometry == PAPER_SETTING else None}
+        rows.append(total | {name: sum(n) for name, n in own.items()})
+    texts = ["geometry", "layer", "details published", "details ours", "output"]
+    numbers = ["weights", "weights published", *(f"{title} routing" for title in titles)]
+    table = pd.DataFrame(rows, columns=texts + numbers)
+    return table.fillna(dict.fromkeys(texts, "")).astype(dict.fromkeys(numbers, "Int64"))
+
+
+def table_2(results: Results) -> pd.DataFrame:
+    """The networks of connectionist routing in the paper and as built, with their parameters."""
+    every = [pair for variants in by_dataset(results).values() for pair in variants.items()]
+    variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
+    model = architecture.network(results.config(variant))
+    ours = model.options.routing
+    paper = architecture.routing_parameters(architecture.network(architecture.paper_config("connectionist")))
+    rows = []
+    for place, (layer, (compatibility, activation, units)) in enumerate(
+        zip(CAPSULE_LAYERS.values(), TABLE_2, strict=True)
+    ):
+        parameters = architecture.network_parameters(model, place)
+        row: dict[str, object] = {"layer": layer}
+        row |= {"compatibility published": _widths(compatibility)}
+        row |= {"compatibility ours": _widths(ours.compatibility_layers[place])}
+        row |= {"activation published": _widths(activation), "activation ours": _widths(ours.activation_layers[place])}
+        row |= {"units published": units, "units ours": ours.lstm_units}
+        row |= {f"parameters: {part}": n for part, n in parameters.items()}
+        rows.append(row | {"all": sum(parameters.values()), "all, the paper's widths": paper[place]})
+    return pd.DataFrame(rows)
+
+
+def _widths(layers: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, layers))}]"
+
+
+def table_3(results: Results) -> pd.DataFrame:
+    """Test errors in percent, ours (mean and standard deviation over seeds) and published.
+
+    A variant has a row for each number that the paper prints for it, or a single one without a published number.
+    """
+    printed = [each for claim, each in results.printed.items() if claim.startswith("consensus/table-3/")]
+    rows = []
+    for dataset, variants in by_dataset(results).items():
+        for name, variant in variants.items():
+            errors, n, tested_on = _measured(results, name, "error")
+            published = [(each.label, each.value) for each in printed if each.variant == name]
+            for label, value in published or [("", math.nan)]:
+                row: dict[str, object] = {"benchmark": DATASETS.get(dataset, dataset)}
+                row |= {"routing": label or variant.title, "error % ours": errors.mean(), "sd": sd(errors)}
+                row |= {"error % published": value, "tested on": tested_on, "n": n, "seeds": len(errors)}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_4(results: Results) -> pd.DataFrame:
+    """Errors in percent at familiar and novel viewpoints, and the gap, means and standard deviations over seeds."""
+    rows = []
+    for factor, variants in by_dataset(results, "-novel").items():
+        for name, variant in variants.items():
+            row: dict[str, object] = {"viewpoint": factor, "routing": variant.title}
+            images = {}
+            for column, metric in (("familiar", "error-familiar"), ("novel", "error-novel"), ("gap", "gap")):
+                errors, images[column], tested_on = _measured(results, name, metric)
+                row |= {f"{column} %": errors.mean(), f"{column} sd": sd(errors)}
+            row |= {"tested on": tested_on, "n familiar": images["familiar"], "n novel": images["novel"]}
+            rows.append(row | {"seeds": len(errors)})
+    return pd.DataFrame(rows)
+
+
+def _measured(results: Results, variant: str, metric: str) -> tuple[Array, int, str]:
+    """A metric for every seed, the number of images that it is measured on, and their set."""
+    rows = results.metrics
+    rows = rows[(rows["variant"] == variant) & (rows["metric"] == metric)]
+    return rows["value"].to_numpy(float), int(rows["n"].iloc[0]), str(rows["measured_on"].iloc[0])

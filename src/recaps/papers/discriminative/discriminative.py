@@ -1,9 +1,9 @@
-"""*Routing Towards Discriminative Power of Class Capsules*: SUPCAPS whose routing coefficients are learned.
+"""*Routing Towards Discriminative Power of Class Capsules*: SUPCAPS with learned routing coefficients.
 
-Dynamic routing is replaced by one weighted sum of votes. Its coefficients b are parameters, the same for all images
-and free to be negative; nothing is iterated, neither in training nor afterwards. Algorithm 1: every step descends the
-margin loss in the weights and ascends a discriminative objective in b (`recaps.papers.discriminative.routing`), both from
-the same point, as in the released code.
+One weighted sum of votes replaces dynamic routing. Its coefficients b are parameters: they are the same for all images
+and may be negative. Neither training nor testing iterates. In each step of algorithm 1, the weights descend the margin
+loss and b ascends a discriminative objective (`recaps.papers.discriminative.routing`). As in the released code, both
+gradients are taken before either update.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recaps.papers.discriminative.routing import TwoWays, discriminative_routing
 
 
 class DiscriminativeCaps(SupCaps):
-    """A capsule per class as a weighted sum of votes; shapes as in the base class."""
+    """Each class capsule is a weighted sum of votes. Shapes are those of the base class."""
 
     options: DiscriminativeOptions
 
@@ -33,7 +33,7 @@ class DiscriminativeCaps(SupCaps):
         return self.route(images).routed
 
     def route(self, images: Tensor) -> TwoWays:
-        """Class capsules (eq. 6), once for the loss and once for the objective."""
+        """Compute the class capsules (eq. 6), once for the loss and once for the objective."""
         return discriminative_routing(
             self.votes(self.primary_capsules(images)),
             self.coefficients,
@@ -56,7 +56,10 @@ class DiscriminativeCaps(SupCaps):
         return {"adam": self.optimizer, "ascent": self.ascent}
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Those of SUPCAPS, and the `objective` r, apart from `loss`: its gradient is the coefficients' alone."""
+        """Return the losses of SUPCAPS and the `objective` r (eqs. 10 and 14), which is not part of `loss`.
+
+        Only the coefficients receive the gradient of the objective.
+        """
         two_ways = self.route(batch["images"])
         each = objective(two_ways.capsules, batch["labels"])
         gain = each.mean() if self.options.normalisation == "means" else each.sum()
@@ -66,14 +69,14 @@ class DiscriminativeCaps(SupCaps):
         }
 
     def penalty(self) -> Tensor:
-        """|b_j|_2^2 or |b_j|_1, summed over the classes j (eqs. 10 and 14)."""
+        """Return the penalty, |b_j|_2^2 (eq. 10) or |b_j|_1 (eq. 14), summed over the classes j."""
         size = self.coefficients.square() if self.options.penalty == "l2" else self.coefficients.abs()
         if self.options.penalty == "l1" and self.options.l1_factor == "printed":
             size = 2 * size
         return (size.mean(0) if self.options.normalisation == "means" else size.sum(0)).sum()
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """One step of algorithm 1: the weights go down the loss, b goes up the objective (eqs. 13 and 15)."""
+        """Take one step of algorithm 1: the weights descend the loss, b ascends the objective (eqs. 13 and 15)."""
         rate = learning_rate(self.training_options, step)
         self.optimizer.param_groups[0]["lr"] = rate
         if self.options.ascent == "adam":
@@ -87,12 +90,15 @@ class DiscriminativeCaps(SupCaps):
         return {name: value.detach() for name, value in losses.items()}
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules` [B, L, D] and their lengths, `scores` [B, L]; the `mask` [B, L] of the longest; with a decoder,
-        the summed squared `reconstruction_error` [B] from the longest."""
+        """Return `capsules` [B, L, D], their lengths as `scores` [B, L], and the `mask` [B, L] of the longest capsule.
+
+        With a decoder, also `reconstruction_error` [B], the squared error summed over the pixels of the picture that is
+        decoded from the longest capsule.
+        """
         return self.latents_of(self(images).capsules, images)
 
     def routing_operations(self, images: int) -> int:
-        """Votes, their lengths, a weighted sum; for the gradients dot products besides, and those of votes twice."""
+        """Count the votes, their lengths and the weighted sum; then dot products and two products for the gradients."""
         inputs, input_dim, outputs, output_dim = self.votes.weight.shape
         forward = 2 * input_dim + 2 + 2
         backward = 2 * 2 * input_dim + 2 * 2 + 2 * 2

@@ -1,4 +1,4 @@
-"""Options of the model families of the paper `discriminative`; free of PyTorch, so that checking a configuration stays fast."""
+"""Options of the family `discriminative`; without PyTorch, so that checking a configuration is fast."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ class DiscriminativeOptions(Supervised):
     module: ClassVar[str] = "recaps.papers.discriminative.discriminative"
     family: Literal["discriminative"] = "discriminative"
     penalty: Literal["l2", "l1"] = "l2"
-    """Regularisation of b: equations 10 to 13, or 14 and 15."""
+    """Penalty on b: `l2` (equations 10 to 13) or `l1` (equations 14 and 15)."""
     penalty_weight: float = Field(1e-5, ge=0)
-    """Reading. Lambda: that of the released code, in whose `means` 0.001 is the larger value that the paper takes for
-    MultiMNIST."""
+    """Reading. Lambda. 1e-5 is the released code's value; the paper calls 0.001, its value for MultiMNIST, the larger
+    one."""
     normalisation: Literal["means", "sums"] = "means"
-    """Reading. `means`: the objective is a mean over the batch, the penalty a mean over input capsules, as in the
-    released code. `sums`: both are sums, as equations 10 and 14 print them."""
+    """Reading. `means`: the objective is a mean over the batch and the penalty a mean over input capsules, as in the
+    released code. `sums`: both are sums, as in equations 10 and 14."""
     ascent: Literal["adam", "plain"] = "adam"
-    """Reading. `adam`: as in the released code. `plain`: b grows by `gamma` times the gradient, equations 13 and 15."""
+    """Reading. `adam`: Adam, as in the released code. `plain`: b grows by `gamma` times the gradient (equations 13 and
+    15)."""
     ascent_rate: float = Field(0.2, gt=0)
-    """Reading. Adam's learning rate of b, as a part of that of the weights: a fifth in the released code."""
+    """Reading. Adam's learning rate for b is this factor times that of the weights: a fifth in the released code."""
     gamma: float = Field(0.001, gt=0)
-    """Reading. Step size of plain ascent, which the paper never gives."""
+    """Reading. Learning rate of plain ascent; the paper gives none."""
     l1_factor: Literal["exact", "printed"] = "exact"
-    """Reading. `exact`: the penalty's gradient is lambda sign(b). `printed`: twice that, as equation 15 reads with the
-    penalty inside the bracket."""
+    """Reading. `exact`: the gradient of the L1 penalty is lambda sign(b). `printed`: twice that, as in equation 15 with
+    the penalty inside the bracket."""
     initial: float = 1.0
     """Reading. Initial b, as in the released code."""
     squash_votes: bool = True
-    """Reading. Votes are squashed before they are added up, as in the released code closest to the paper."""
+    """Reading. Squash votes before the sum, as in the branch of the released code that is closest to the paper."""
     squash_capsules: bool = False
-    """Reading. Class capsules are squashed: table I says so, but equation 6 and that code do not."""
+    """Reading. Squash class capsules. Table I says so; equation 6 and that branch do not."""
 
     leaky_routing: bool = False
-    """Divide the primary capsules' coupling by one more than their types, as SUPCAPS did on CIFAR-10."""
+    """Divide the primary convolution by one more than the number of capsule types, as SUPCAPS does on CIFAR-10."""
 
     @property
     def leaky(self) -> bool:
@@ -49,11 +50,11 @@ class DiscriminativeOptions(Supervised):
     @model_validator(mode="before")
     @classmethod
     def _refuse_dynamic_routing(cls, values: Any) -> Any:
-        """Options of dynamic routing are refused, unless they have the defaults that older records name."""
+        """Refuse options of dynamic routing, except the defaults that older run records contain."""
         known = {"iterations": 3, "routing_gradient": "all"}
+        if not isinstance(values, Mapping):
+            return values
         for name, default in known.items():
-            if isinstance(values, Mapping) and values.get(name, default) != default:
+            if values.get(name, default) != default:
                 raise ValueError(f"{name}: belongs to dynamic routing; learned coefficients have no iterations")
-        return (
-            {key: value for key, value in values.items() if key not in known} if isinstance(values, Mapping) else values
-        )
+        return {key: value for key, value in values.items() if key not in known}

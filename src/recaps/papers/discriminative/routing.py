@@ -14,29 +14,29 @@ from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.squash import squash
 
 EPSILON = 1e-8
-#: Bytes of votes that are worked on at a time on a CPU.
+#: Bytes of votes that a CPU processes at a time.
 CACHE = 6_000_000
 
 
 class TwoWays(NamedTuple):
-    """The same capsules twice, so that one backward pass serves both updates of algorithm 1."""
+    """The same capsules twice, so that one backward pass gives both updates of algorithm 1."""
 
     routed: Routed
-    """For the loss: its gradient reaches votes and bias, not the coefficients."""
+    """For the loss: its gradient flows to votes and bias, not to the coefficients."""
     capsules: Tensor
-    """For the objective, [B, J, D]: its gradient reaches the coefficients alone."""
+    """For the objective, [B, J, D]: its gradient flows to the coefficients only."""
 
 
 def discriminative_routing(
     votes: Tensor, coefficients: Tensor, bias: Tensor, *, squash_votes: bool = True, squash_capsules: bool = False
 ) -> TwoWays:
-    """Add up votes under coefficients that are the same for every image: v_j = sum_i b_ij u_hat_ij (eq. 6).
+    """Sum votes under coefficients that are the same for every image: v_j = sum_i b_ij u_hat_ij (eq. 6).
 
     Args:
-        votes: [B, I, J, D], in the precision that products are to be computed in.
+        votes: u_hat, [B, I, J, D], in the precision of the products.
         coefficients: b, [I, J].
-        bias: [J, D].
-        squash_votes: squash u_hat before it is added up.
+        bias: added to v, [J, D].
+        squash_votes: squash u_hat before the sum.
         squash_capsules: squash v.
 
     Returns:
@@ -50,7 +50,7 @@ def discriminative_routing(
 
 
 def objective(capsules: Tensor, labels: Tensor) -> Tensor:
-    """How well lengths tell the classes: |v_j|^2 of the labels less that of all others (eq. 5), one value per image.
+    """Return |v_j|^2 of the labels minus that of all other classes (eq. 5), one value per image.
 
     Args:
         capsules: [B, J, D].
@@ -61,11 +61,12 @@ def objective(capsules: Tensor, labels: Tensor) -> Tensor:
 
 
 class _Weighted(torch.autograd.Function):
-    """[B, I, J, D] and [I, J] to twice [B, J, D]: the first has gradients to the votes, the second to the coefficients.
+    """Map votes [B, I, J, D] and coefficients [I, J] to the sums [B, J, D], twice.
 
-    Squashed votes are not made: squash scales a vote, so its scale goes into the coefficient. Both gradients need dot
-    products with every vote, which are taken in one reading of them. Images are taken a few at a time, so that their
-    votes are still in the cache when they are read again.
+    The first output has gradients for the votes, the second for the coefficients. Squash only scales a vote, so the
+    coefficient is multiplied by the scale and squashed votes are never stored. Both gradients need dot products with
+    every vote; one pass over the votes computes both. On a CPU, images are processed a few at a time, so that their
+    votes are still in the cache for the second read.
     """
 
     @staticmethod
@@ -109,12 +110,12 @@ class _Weighted(torch.autograd.Function):
 
 
 def _scale(squared: Tensor) -> Tensor:
-    """By what squash multiplies a vector of a squared length."""
+    """Return the factor by which squash multiplies a vector of this squared length."""
     return squared.sqrt() / (1 + squared)
 
 
 def _images_at_a_time(votes: Tensor) -> int:
-    """On a CPU as many as leave their votes in the cache; on a GPU all."""
+    """On a CPU as many images as have votes that fit in the cache; on a GPU all."""
     if votes.device.type != "cpu":
         return len(votes)
     return max(1, CACHE // (votes[0].numel() * votes.element_size()))

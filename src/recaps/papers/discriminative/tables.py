@@ -1,5 +1,144 @@
-"""Tables of the paper `discriminative`."""
+"""Tables I and II of *Routing Towards Discriminative Power of Class Capsules*."""
 
-from recaps.papers.discriminative.metrics import table_1, table_2
+from __future__ import annotations
 
-__all__ = ["table_1", "table_2"]
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from recaps.papers.discriminative.variants import AVERAGED, DATASETS, by_dataset, titles
+from recaps.report.results import Results
+from recaps.report.statistics import sd
+
+#: Rows of table I: layer, filter or capsule size, activation, numbers for MNIST, Fashion-MNIST and CIFAR-10.
+TABLE_1: tuple[tuple[str, str, str, tuple[int | None, ...]], ...] = (
+    ("Conv1", "9x9", "ReLU", (256, 256, 256)),
+    ("Cap1", "8", "squash", (32, 32, 64)),
+    ("Cap2", "16", "squash", (10, 10, 10)),
+    ("FC1", "", "ReLU", (512, 512, None)),
+    ("FC2", "", "ReLU", (1024, 1024, None)),
+    ("FC3", "", "sigmoid", (784, 784, None)),
+)
+
+
+def table_1(results: Results) -> pd.DataFrame:
+    """The layers that the paper lists beside those that were built, and the numbers of parameters."""
+    variants = by_dataset(results.paper)
+    built = {variant: results.config(variant) for variant in results.paper.variants}
+    activations, sizes = _activations(results, built), _sizes(built)
+    labels = {dataset: DATASETS.get(dataset, dataset) for dataset in {**DATASETS, **variants}}
+    widths = {dataset: _widths(built[next(iter(by.values()))]) for dataset, by in variants.items()}
+    rows = []
+    for place, (layer, size, activation, published) in enumerate(TABLE_1):
+        row: dict[str, object] = {"layer": layer, "size": size, "size ours": sizes.get(layer, size)}
+        row |= {"activation": activation, "activation ours": activations.get(layer, activation)}
+        numbers = dict(zip(AVERAGED, published, strict=True))
+        for dataset, label in labels.items():
+            if dataset in numbers:
+                row[f"{label} published"] = numbers[dataset]
+            row[f"{label} ours"] = widths[dataset][place] if dataset in widths else None
+        rows.append(row)
+    for names, counts in _parameters(results).items():
+        rows.append({"layer": f"parameters, {names}"} | {f"{labels[each]} ours": n for each, n in counts.items()})
+    table = pd.DataFrame(rows)
+    numeric = {f"{label} {whose}" for label in labels.values() for whose in ("published", "ours")}
+    return table.astype(dict.fromkeys(numeric & set(table), "Int64"))
+
+
+def table_2(results: Results) -> pd.DataFrame:
+    """Test errors in percent, ours (mean and sd over seeds) beside the published; a row per data set and algorithm."""
+    variants, names = by_dataset(results.paper), titles(results.paper)
+    averaged = [dataset for dataset in variants if dataset in AVERAGED]
+    others = [dataset for dataset in variants if dataset not in AVERAGED]
+    rows = [
+        _compared(results, DATASETS[each], variant, "error") for each in averaged for variant in variants[each].values()
+    ]
+    last = variants.get(AVERAGED[-1], {})  # its variants have the averages
+    rows += [_compared(results, "Average of the three", last[each], "average-error") for each in names if each in last]
+    rows += [
+        _compared(results, DATASETS.get(each, each), variant, "error")
+        for each in others
+        for variant in variants[each].values()
+    ]
+    return pd.DataFrame([row for row in rows if row]).astype({"n": "Int64"})
+
+
+def _compared(results: Results, benchmark: str, variant: str, metric: str) -> dict[str, object]:
+    """A row of table II; empty where the metric was not measured."""
+    measured = results.metrics
+    found = measured[(measured["variant"] == variant) & (measured["metric"] == metric)]
+    if not len(found):
+        return {}
+    errors = found["value"].to_numpy(float)
+    average = metric == "average-error"
+    published = {(each.variant, each.metric): each.value for each in results.printed.values()}
+    return {
+        "benchmark": benchmark,
+        "algorithm": results.paper.variants[variant].title,
+        "error % ours": errors.mean(),
+        "sd": sd(errors),
+        "error % published": published.get((variant, metric)),
+        "tested on": "" if average else found["measured_on"].iloc[0],
+        "n": None if average else found["n"].iloc[0],
+        "seeds": len(errors),
+    }
+
+
+# Table I
+
+
+def _widths(config: Mapping[str, Any]) -> list[int | None]:
+    """Numbers of filters, capsules and neurons of a run, layer by layer as in table I."""
+    model = config["model"]
+    decoder = model["decoder"]
+    hidden = [*(decoder or ()), None, None][:2]
+    output = math.prod(config["image_shape"]) if decoder else None
+    return [model["conv_channels"], model["primary_types"], model["capsules"], *hidden, output]
+
+
+def _sizes(built: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Dimensions of the capsules that were built. Both convolutions of the code are 9x9."""
+    dimensions = {"Cap1": "primary_dim", "Cap2": "capsule_dim"}
+    return {
+        layer: ", ".join(dict.fromkeys(str(config["model"][key]) for config in built.values()))
+        for layer, key in dimensions.items()
+    }
+
+
+def _activations(results: Results, built: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The activations that were built, where they depend on data set or algorithm."""
+    convolutions, capsules = [], []
+    for dataset, by_algorithm in by_dataset(results.paper).items():
+        for variant in by_algorithm.values():
+            model = built[variant]["model"]
+            leaky = f"LeakyReLU {model['leaky_slope']:g}"
+            convolution = leaky if model["activation"] == "leaky_relu" else "ReLU"
+            convolutions.append((convolution, DATASETS.get(dataset, dataset)))
+            where = [("squash", "squash_capsules", True), ("squash of votes", "squash_votes", False)]
+            squashed = [name for name, key, default in where if model.get(key, default)]
+            capsules.append((" and ".join(squashed) or "none", results.paper.variants[variant].title))
+    return {"Conv1": _join(convolutions), "Cap2": _join(capsules)}
+
+
+def _join(pairs: Iterable[tuple[str, str]]) -> str:
+    """Join pairs of a value and a label: `ReLU` if all values are equal, else e.g. `squash (DR), none (L2, L1)`."""
+    found: dict[str, list[str]] = {}
+    for value, label in dict.fromkeys(pairs):
+        found.setdefault(value, []).append(label)
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{value} ({', '.join(labels)})" for value, labels in found.items())
+
+
+def _parameters(results: Results) -> dict[str, dict[str, int]]:
+    """Numbers of parameters of the first seed, by algorithms (one entry if their numbers are equal) and data set."""
+    counts: dict[str, dict[str, int]] = {}
+    for dataset, by_algorithm in by_dataset(results.paper).items():
+        for algorithm, variant in by_algorithm.items():
+            counts.setdefault(algorithm, {})[dataset] = results.record(variant)["parameters"]
+    names = titles(results.paper)
+    return {
+        " and ".join(names[each] for each in counts if counts[each] == numbers): numbers for numbers in counts.values()
+    }

@@ -1,9 +1,9 @@
-"""Products of expert capsules: their energy, and how the weights of a capsule layer descend contrastive divergence.
+"""Products of expert capsules: their energy, and the contrastive-divergence updates of a capsule layer.
 
-*Training products of expert capsules with mixing by dynamic routing*, sections 3 and 4.1. Everywhere I input capsules x
-of d dimensions meet J output capsules of D through a matrix for each pair, `weight` [I, d, J, D] as in
-`recaps.nn.votes`, under the coupling c [B, I, J] of cosine routing. Nothing is sampled: a capsule's probability of
-being on is the length that squash gives it, and capsules are mixed as they are.
+*Training products of expert capsules with mixing by dynamic routing*, sections 3 and 4.1. I input capsules x of d
+dimensions and J output capsules of D dimensions have a matrix for each pair, `weight` [I, d, J, D] as in
+`recaps.nn.layers.Votes`, and the coupling c [B, I, J] of cosine routing. Nothing is sampled: the probability that a
+capsule is on is its length after the squash, and capsules are mixed as they are.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from recaps.nn.squash import squash
 
 
 def energy(sums: Tensor, firing: Tensor) -> Tensor:
-    """Eq. 7, -sum_j log(|z_j|^2) |x_j|: one value per image.
+    """Return the energy -sum_j log(|z_j|^2) |x_j| (eq. 7), one value per image.
 
     Args:
         sums: z, [B, J, D].
-        firing: which output capsules are on, [B, J], 0 or 1.
+        firing: 1 where an output capsule is on, else 0; [B, J].
     """
     return -torch.xlogy(firing, sums.square().sum(2)).sum(1)
 
 
 def log_marginal(sums: Tensor) -> Tensor:
-    """sum_j log(1 + |z_j|^2), the logarithm of eq. 10 up to log Z: [B, J, D] to [B]."""
+    """Return sum_j log(1 + |z_j|^2), the logarithm of eq. 10 up to log Z: [B, J, D] to [B]."""
     return sums.square().sum(2).log1p().sum(1)
 
 
 def firing_probability(sums: Tensor) -> Tensor:
-    """|z_j|^2 / (1 + |z_j|^2), the length of squash(z_j) (eqs. 5 and 12): [B, J, D] to [B, J]."""
+    """Return |z_j|^2 / (1 + |z_j|^2), the length of squash(z_j) (eqs. 5 and 12): [B, J, D] to [B, J]."""
     squared = sums.square().sum(2)
     return squared / (1 + squared)
 
 
 class EncoderUpdate(NamedTuple):
-    """What an image's capsules tell the weights to do, and what was made on the way (algorithm 1)."""
+    """The update of W and its intermediate results (algorithm 1)."""
 
     change: Tensor
-    """Delta W, [I, d, J, D]: a mean over the images."""
+    """Delta W, [I, d, J, D], a mean over the images."""
     sums: Tensor
     """z_j = sum_i c_ij W_ij x_i of the data, [B, J, D]."""
     inputs: Tensor
@@ -51,11 +51,11 @@ class EncoderUpdate(NamedTuple):
 
 
 def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor) -> EncoderUpdate:
-    """Algorithm 1: mix once under one and the same coupling, then eq. 18 with the mixed capsules as the model's.
+    """Compute the update of algorithm 1: mix once under a fixed coupling, then apply eq. 18 to data and mixed capsules.
 
     Args:
         capsules: x_i, squashed, [B, I, d].
-        coupling: [B, I, J]; a constant, also where it was computed from these weights.
+        coupling: [B, I, J], taken as a constant.
         weight: W, [I, d, J, D].
     """
     sums = mixed(capsules, coupling, weight)
@@ -67,10 +67,10 @@ def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor) -> Encode
 
 
 class DecoderUpdate(NamedTuple):
-    """What images tell the decoder's weights to do, and what was made on the way (section 4.1)."""
+    """The update of U and its intermediate results (section 4.1)."""
 
     change: Tensor
-    """Delta U, [J, D, I, d]: a mean over the images."""
+    """Delta U, [J, D, I, d], a mean over the images."""
     sums: Tensor
     """z~_i = sum_j e_ji U_ji x_j, [B, I, d]."""
     capsules: Tensor
@@ -78,13 +78,13 @@ class DecoderUpdate(NamedTuple):
 
 
 def decoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, targets: Tensor) -> DecoderUpdate:
-    """Section 4.1: the rule of eq. 18 between what the encoder was shown and what the decoder makes of its capsules.
+    """Compute the update of section 4.1: eq. 18 with the encoder's inputs as data and the decoder's outputs as model.
 
     Args:
         capsules: x_j of the encoder, squashed, [B, J, D].
-        coupling: e, [B, J, I]; a constant.
+        coupling: e, [B, J, I], taken as a constant.
         weight: U, [J, D, I, d].
-        targets: z_i, the encoder's inputs before they were squashed, [B, I, d].
+        targets: z_i, the encoder's inputs before the squash, [B, I, d].
     """
     sums = mixed(capsules, coupling, weight)
     again = squash(mixed_back(sums, coupling, weight))
@@ -94,16 +94,16 @@ def decoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, targets: 
 
 
 def shrunk(sums: Tensor) -> Tensor:
-    """z / (1 + |z|^2): [..., D] to [..., D]."""
+    """Return z / (1 + |z|^2): [..., D] to [..., D]."""
     return sums / (1 + sums.square().sum(-1, keepdim=True))
 
 
-# Below, whatever there is for each pair of capsules lies pair by pair of the side with fewer, longer capsules and of
-# the image, so that each use of the weights is one matrix product per such capsule.
+# The functions below order arrays by the side with fewer, longer capsules first, then by image. Each use of the weights
+# is then one matrix product per such capsule.
 
 
 def mixed(capsules: Tensor, coupling: Tensor, weight: Tensor) -> Tensor:
-    """z_j = sum_i c_ij W_ij x_i (eq. 3).
+    """Return z_j = sum_i c_ij W_ij x_i (eq. 3).
 
     Args:
         capsules: [B, I, d].
@@ -121,12 +121,12 @@ def mixed(capsules: Tensor, coupling: Tensor, weight: Tensor) -> Tensor:
 
 
 def mixed_back(capsules: Tensor, coupling: Tensor, weight: Tensor) -> Tensor:
-    """z_i = sum_j c_ij W_ij^T x_j: [B, J, D], [B, I, J] and [I, d, J, D] to [B, I, d]."""
+    """Return z_i = sum_j c_ij W_ij^T x_j: [B, J, D], [B, I, J] and [I, d, J, D] to [B, I, d]."""
     return mixed(capsules, coupling.transpose(1, 2), weight.permute(2, 3, 0, 1))
 
 
 def correlation(capsules: Tensor, coupling: Tensor, directions: Tensor) -> Tensor:
-    """sum over images of c_ij x_i g_j^T.
+    """Return the sum over images of c_ij x_i g_j^T.
 
     Args:
         capsules: x, [B, I, d].
@@ -144,5 +144,5 @@ def correlation(capsules: Tensor, coupling: Tensor, directions: Tensor) -> Tenso
 
 
 def _by_input(coupling: Tensor) -> Tensor:
-    """[B, I, J] to [I, B, J], in that order in memory."""
+    """Reorder [B, I, J] to [I, B, J], contiguous in memory."""
     return coupling.transpose(0, 1).contiguous()

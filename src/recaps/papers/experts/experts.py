@@ -1,14 +1,15 @@
-"""*Training products of expert capsules with mixing by dynamic routing*: capsules learned without labels or gradients.
+"""*Training products of expert capsules with mixing by dynamic routing*: capsules learned without labels.
 
-A convolutional autoencoder makes a code of an image; pieces of the code, squashed, are the input capsules. A capsule
-encoder W to few, longer capsules learns by contrastive divergence (algorithm 1), then a capsule decoder U back to the
-code by the same kind of rule (section 4.1). Each learns with everything else held fixed, in one run in three phases.
-Pictures come from Gaussian samples in one capsule, with all others zero.
+A convolutional autoencoder maps an image to a code; slices of the code, squashed, are the input capsules. A capsule
+encoder W maps them to fewer, longer capsules and learns by contrastive divergence (algorithm 1). A capsule decoder U
+maps these back to the code and learns by a similar rule (section 4.1). One run trains autoencoder, W and U in three
+phases, each with everything else fixed. Pictures are generated from a Gaussian sample in one capsule, with all others
+zero.
+
+The update rules are in `recaps.papers.experts.contrastive_divergence`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +19,29 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model, learning_rate
 from recaps.nn.convolution import convolve
+from recaps.nn.layers import Votes
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import float32
 from recaps.nn.routing.cosine import cosine_coupling
-from recaps.nn.squash import squash
-from recaps.nn.unsquash import unsquash
-from recaps.nn.votes import Votes
+from recaps.nn.squash import squash, unsquash
 from recaps.papers.experts.contrastive_divergence import decoder_update, encoder_update, log_marginal, mixed
 from recaps.papers.experts.options import ExpertsOptions
 
 KERNEL = 9
 STRIDE = 2
-#: Images of a batch whose pictures are made to see how far the decoder has come.
+#: Images of a batch that are reconstructed for the history while U learns.
 WATCHED = 16
-#: Images whose capsules are kept for the restricted domain's reading `nearest`.
+#: Images whose capsules are stored for the reading `nearest` of the restricted domain.
 KEPT = 128
 
 PHASES = ("autoencoder", "encoder", "decoder")
 
 
 class Experts(Model):
-    """Images [B, C, H, W] to capsules [B, J, D] and back, by way of input capsules [B, I, d]."""
+    """Images [B, C, H, W] to capsules [B, J, D] and back, through input capsules [B, I, d]."""
 
-    phase = "autoencoder"  # that last learned
+    phase = "autoencoder"  # the phase of the last step
     scale: Tensor
     visited_sum: Tensor
     visited: Tensor
@@ -57,27 +57,27 @@ class Experts(Model):
         for part in (self.encoder, self.decoder):
             nn.init.normal_(part.weight, std=options.initial)
         self.noise = Noise()
-        # By what the code is multiplied; 1 until the autoencoder has learned.
+        # The factor of the code; 1 until the autoencoder has learned.
         self.register_buffer("scale", torch.ones(()))
-        # What the restricted domain is about, of the images that the decoder learns from.
+        # Sum of the output capsules, and the last `KEPT` of them, while U learns: they define the restricted domain.
         self.register_buffer("visited_sum", torch.zeros(few))
         self.register_buffer("visited", torch.zeros(KEPT, *few))
 
-    # Forwards and back
+    # Encoding and decoding
 
     def input_capsules(self, images: Tensor) -> Tensor:
-        """z_i, before they are squashed: [B, C, H, W] to [B, I, d]."""
+        """Input capsules z_i before the squash: [B, C, H, W] to [B, I, d]."""
         return self.scale * self.autoencoder.as_capsules(self.autoencoder.encode(images))
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """Output capsules x_j (eqs. 3 and 4) of z_i: [B, I, d] to [B, J, D]."""
+        """Output capsules x_j of z_i (eqs. 3 and 4): [B, I, d] to [B, J, D]."""
         squashed = squash(inputs)
         coupling = self.coupling(self.encoder, squashed)
         with float32(inputs):
             return squash(mixed(squashed, coupling, self.encoder.weight))
 
     def decode(self, capsules: Tensor) -> Tensor:
-        """z~_i that the decoder makes of x_j: [B, J, D] to [B, I, d]."""
+        """Reconstructed input capsules z~_i of x_j: [B, J, D] to [B, I, d]."""
         coupling = self.coupling(self.decoder, capsules)
         with float32(capsules):
             return mixed(capsules, coupling, self.decoder.weight) / self.options.decoder_scale
@@ -88,13 +88,17 @@ class Experts(Model):
             return cosine_coupling(part(capsules), self.options.iterations)
 
     def pictures(self, inputs: Tensor) -> Tensor:
-        """Images [B, C, H, W] of input capsules z_i [B, I, d], which take the paper's way over squash and unsquash."""
+        """Pictures [B, C, H, W] of input capsules z_i [B, I, d], through squash and unsquash as in the paper."""
         code = self.autoencoder.as_maps(unsquash(squash(inputs)) / self.scale)
         return self.autoencoder.logits(code).sigmoid()
 
     def reconstruct(self, images: Tensor) -> Tensor:
-        """Images by the whole chain: autoencoder, W, U, autoencoder."""
+        """Reconstruct images by the whole chain: autoencoder, W, U, autoencoder."""
         return self.pictures(self.decode(self.encode(self.input_capsules(images))))
+
+    def reconstruct_without_capsules(self, images: Tensor) -> Tensor:
+        """Reconstruct images by the autoencoder alone."""
+        return self.pictures(self.input_capsules(images))
 
     # Learning
 
@@ -118,7 +122,7 @@ class Experts(Model):
         return {phase: start for phase, start in starts.items() if phase_at(self.ends, start) == phase}
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Learn in the phase of the step; scalars as the methods of the three phases say."""
+        """Learn in the phase of the step; the method of the phase documents its scalars."""
         images, self.phase = batch["images"], phase_at(self.ends, step)
         if self.phase == "autoencoder":
             return self._learn_autoencoder(images, step)
@@ -130,10 +134,10 @@ class Experts(Model):
             return self._learn_encoder(inputs) if self.phase == "encoder" else self._learn_decoder(inputs, images)
 
     def _learn_autoencoder(self, images: Tensor, step: int) -> dict[str, Tensor]:
-        """Back-propagation.
+        """Learn by back-propagation.
 
         Returns:
-            `loss`; the summed squared `reconstruction_error`, with dropout.
+            `loss`, and the summed squared `reconstruction_error`, both with dropout.
         """
         self.optimizer.param_groups[0]["lr"] = learning_rate(self.training_options, step)
         code = self.autoencoder.encode(images)
@@ -148,14 +152,14 @@ class Experts(Model):
         return {"loss": loss.detach(), "reconstruction_error": error.detach()}
 
     def _learn_encoder(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Algorithm 1.
+        """Take a step of algorithm 1.
 
         Args:
             inputs: z_i, [B, I, d].
 
         Returns:
             `loss`: squared error of an image's reconstructed input capsules x~_i, which nothing minimises;
-            `gap`: log marginal (eq. 10) of the data less that of the mixed capsules; mean `length` |z_j|,
+            `gap`: log marginal (eq. 10) of the data minus that of the mixed capsules; mean `length` |z_j|,
             `activation` |x_j| and `mixed_activation` |x~_i|.
         """
         capsules = squash(inputs)
@@ -172,12 +176,12 @@ class Experts(Model):
         }
 
     def _learn_decoder(self, inputs: Tensor, images: Tensor) -> dict[str, Tensor]:
-        """The rule of section 4.1; keeps count of the capsules that training visits.
+        """Take a step by the rule of section 4.1, and record the capsules that training visits.
 
         Returns:
             `loss`: squared error of an image's reconstructed input capsules z~_i, which nothing minimises; mean
             `length` |z~_i|, `activation` |x_j| and `mixed_activation` |x~_j|; summed squared `reconstruction_error` of
-            the whole chain, of a few images.
+            the whole chain, for `WATCHED` images.
         """
         capsules = self.encode(inputs)
         self.visited_sum += capsules.sum(0)
@@ -202,15 +206,18 @@ class Experts(Model):
         self.descents[self.phase].step()
 
     def _set_rate(self, step: int) -> None:
-        """Exponential decay from the phase's first step to its last."""
+        """Set the learning rate, which decays exponentially from the first step of the phase to its last."""
         place, descent = PHASES.index(self.phase), self.descents[self.phase]
         done = (step - self.ends[place - 1]) / (self.ends[place] - self.ends[place - 1])
         for group in descent.param_groups:
             group["lr"] = group["initial_lr"] * self.options.rate_end**done
 
     def routing_operations(self, images: int) -> int:
-        """In the phase that last learned: votes, their lengths, T weighted sums and T - 1 cosines; then for W the way
-        back, forward again and two correlations, for U the encoder's routing besides, the way back and correlations."""
+        """Count the operations of the phase of the last step.
+
+        Routing takes votes, their lengths, T weighted sums and T - 1 cosines. W adds mixing back, forward again, and
+        two correlations; U adds the encoder's routing, mixing back, and two correlations.
+        """
         if self.phase == "autoencoder":
             return 0
         few, long, many, short = self.decoder.weight.shape
@@ -221,11 +228,14 @@ class Experts(Model):
         routing_back = product + (2 + 4 * self.options.iterations - 2) * few * many * short
         return images * (routing + routing_back + 3 * product)
 
-    # What is read from a trained model
+    # Evaluation
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules` x_j [B, J, D] and their `lengths` [B, J]; summed squared errors [B] of the whole chain and of the
-        autoencoder alone, `reconstruction_error` and `autoencoder_error`."""
+        """Return `capsules` x_j [B, J, D] and their `lengths` [B, J].
+
+        Also the summed squared errors [B] of the whole chain, `reconstruction_error`, and of the autoencoder alone,
+        `autoencoder_error`.
+        """
         inputs = self.input_capsules(images)
         capsules = self.encode(inputs)
         return {
@@ -235,26 +245,16 @@ class Experts(Model):
             "autoencoder_error": summed_squared_error(self.pictures(inputs), images),
         }
 
-    def probes(self) -> dict[str, Any]:
-        return {"samples": self.samples, "chain": self.chain}
-
-    def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`images` and what is left of them behind the autoencoder alone (`autoencoder`) and the whole `chain`, all
-        [B, C, H, W]."""
-        inputs = self.input_capsules(images)
-        made = self.pictures(self.decode(self.encode(inputs)))
-        return {"images": images, "autoencoder": self.pictures(inputs), "chain": made}
-
-    def samples(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Pictures of Gaussian samples in one capsule, all others zero (figure 2).
+    def sample(self) -> dict[str, Tensor]:
+        """Generate pictures from Gaussian samples in one capsule, with all others zero (figure 2).
 
         Returns:
-            `complete`, `restricted` and `opposite` [n, J, C, H, W]: of samples from N(0, I), of the same ones turned
-            into the half of the sphere that training visited, and of all of them turned round; n is
-            `options.samples`, row k of column j the k-th sample of capsule j.
+            `complete`, `restricted` and `opposite`, each [n, J, C, H, W] with n = `options.samples`; entry [k, j] is
+            sample k of capsule j. `complete`: samples x from N(0, I). `restricted`: -x instead of x where x lies in the
+            half of the sphere that training did not visit. `opposite`: -x for all samples.
         """
         shape = (self.options.samples, *self.visited_sum.shape)
-        drawn = self.noise.normal(*shape, device=images.device, purpose="samples")
+        drawn = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples")
         turned = drawn * self.side(drawn).unsqueeze(2)
         return {
             name: torch.stack([self.generated(row) for row in values])
@@ -262,15 +262,15 @@ class Experts(Model):
         }
 
     def generated(self, values: Tensor) -> Tensor:
-        """A picture from each capsule alone: z_j [J, D], squashed and decoded with all others zero, to [J, C, H, W]."""
+        """Decode each z_j [J, D] alone, squashed, with all other capsules zero: pictures [J, C, H, W]."""
         alone = torch.eye(len(values), device=values.device).unsqueeze(2)
         return self.pictures(self.decode(alone * squash(values)))
 
     def side(self, values: Tensor) -> Tensor:
-        """1 where samples [n, J, D] are in the half of the sphere that training visited, -1 elsewhere: [n, J].
+        """Return 1 where samples [n, J, D] lie in the half of the sphere that training visited, -1 elsewhere: [n, J].
 
-        Images that the decoder has learned from tell: their mean capsule, so a direction counts as much as the capsule
-        was on, or the last 128 of them one by one. 1 where there were none.
+        `mean_direction` compares a sample with the sum of the capsule over the images that U learned from, so longer
+        capsules count more. `nearest` compares it with the last 128 of them. 1 if U has not learned yet.
         """
         if self.options.restricted == "mean_direction":
             likeness = (values * self.visited_sum).sum(2)
@@ -282,7 +282,7 @@ class Experts(Model):
 
 
 class Autoencoder(nn.Module):
-    """Two convolutions with leaky ReLUs, and the way back through the same filters, with a sigmoid per pixel.
+    """Two convolutions with leaky ReLUs, and the transposed convolutions with the same filters, ending in a sigmoid.
 
     Shapes: images [B, C, H, W], code [B, channels, h, w]; h = (H - 17) // 2 + 1.
     """
@@ -303,7 +303,7 @@ class Autoencoder(nn.Module):
         self.capsules = self.inside[0] * self.inside[1] * options.channels[1] // options.primary_dim
 
     def encode(self, images: Tensor) -> Tensor:
-        """The code of images, float32."""
+        """Map images to their code, float32."""
         maps = images
         for layer in (self.first, self.second):
             maps = convolve(maps, layer.weight, layer.stride[0])
@@ -313,7 +313,7 @@ class Autoencoder(nn.Module):
         return maps.float()
 
     def logits(self, code: Tensor) -> Tensor:
-        """Images of a code before the sigmoid, float32."""
+        """Decode a code to pictures before the sigmoid, float32."""
         maps = conv_transpose2d(
             code, self.second.weight, self.bias_between, stride=STRIDE, output_padding=self.left_over
         )
@@ -321,20 +321,20 @@ class Autoencoder(nn.Module):
         return images if self.bias_images is None else images + self.bias_images[:, None, None]
 
     def as_capsules(self, code: Tensor) -> Tensor:
-        """A code as capsules [B, I, d], in the order row, column, channels."""
+        """View a code as capsules [B, I, d], ordered by row, column and channels."""
         return code.permute(0, 2, 3, 1).reshape(len(code), self.capsules, self.dim)
 
     def as_maps(self, capsules: Tensor) -> Tensor:
-        """Capsules [B, I, d] as a code."""
+        """View capsules [B, I, d] as a code."""
         return capsules.reshape(len(capsules), *self.inside, -1).permute(0, 3, 1, 2)
 
 
 def transposed(maps: Tensor, weight: Tensor) -> Tensor:
-    """Transposed convolution with stride 1, for few output channels: several times faster than PyTorch's on a CPU.
+    """Transposed convolution with stride 1. For few output channels it is several times faster on a CPU than PyTorch's.
 
     Args:
         maps: [B, O, h, w].
-        weight: of the convolution that is turned round, [O, C, k, k].
+        weight: of the convolution, [O, C, k, k].
 
     Returns:
         [B, C, h + k - 1, w + k - 1], float32.
@@ -345,14 +345,14 @@ def transposed(maps: Tensor, weight: Tensor) -> Tensor:
 
 
 def _descent(part: Votes, rate: float, decay: float, momentum: float) -> torch.optim.SGD:
-    """Stochastic gradient descent of one weight; `rate` is per source capsule, `decay` per step."""
+    """Stochastic gradient descent for one weight; the learning rate is `rate` times the number of source capsules."""
     rate *= len(part.weight)
     group = {"params": [part.weight], "lr": rate, "initial_lr": rate}
     return torch.optim.SGD([group], momentum=momentum, weight_decay=decay / rate)
 
 
 def phase_ends(options: ExpertsOptions, training: Training) -> tuple[int, int, int]:
-    """The step after the last of each phase.
+    """Return, for each phase, the step after its last.
 
     Raises:
         UserError: a phase that should have steps has none.
@@ -365,14 +365,14 @@ def phase_ends(options: ExpertsOptions, training: Training) -> tuple[int, int, i
     for phase, share, start, end in zip(PHASES, shares, (0, *ends), ends, strict=False):
         if share > 1e-9 and end <= start:
             raise UserError(
-                f"training.log_every: phases end where rows of the history do, every {rows} steps, and of"
-                f" {training.steps} steps none is left for the {phase}; make it smaller"
+                f"training.log_every: a phase ends at a row of the history, every {rows} steps, so none of the"
+                f" {training.steps} steps is left for the {phase}; make log_every smaller"
             )
     return ends
 
 
 def phase_at(ends: tuple[int, int, int], step: int) -> str:
-    """The phase that a step is in."""
+    """Return the phase of a step."""
     return next(phase for phase, end in zip(PHASES, ends, strict=True) if step < end)
 
 

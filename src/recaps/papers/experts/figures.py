@@ -1,5 +1,217 @@
-"""Figures of the paper `experts`."""
+"""Figures of *Training products of expert capsules*; 1 and 2 are the paper's."""
 
-from recaps.papers.experts.metrics import figure_1, figure_2, figure_3, figure_4, figure_5, figure_6, figure_7
+from __future__ import annotations
 
-__all__ = ["figure_1", "figure_2", "figure_3", "figure_4", "figure_5", "figure_6", "figure_7"]
+from collections.abc import Iterable
+from string import ascii_lowercase
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recaps.npz import Array
+from recaps.papers.experts.architecture import draw, phase_steps, stages
+from recaps.papers.experts.variants import DATASETS, by_dataset, dataset, label, of_family
+from recaps.report.metrics import class_means, first_of_each, squared_error
+from recaps.report.plots import FASHION, mosaic, mosaic_rows, plain_numbers, style, tick_columns
+from recaps.report.results import Results
+
+#: The paper's panels of figure 2, with the letters (a) to (d): data set and domain.
+PANELS = tuple((f"{name}-experts", domain) for name in DATASETS for domain in ("complete", "restricted"))
+#: Samples of each capsule in figure 2.
+SHOWN = 4
+
+#: Phases of figure 6: title, label of the vertical axis, and lines, each a column of the history and its label.
+CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "autoencoder": ("autoencoder", "squared error", {"reconstruction_error": "squared error of a picture"}),
+    "encoder": (
+        "encoder W",
+        "mean length",
+        {"length": "output capsules' sums z", "mixed_activation": "reconstructed input capsules"},
+    ),
+    "decoder": ("decoder U", "squared error", {"reconstruction_error": "squared error of a picture"}),
+}
+
+#: Samples of each model in figure 7, where the data set has no expert capsules.
+SAMPLES = 40
+
+
+def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The network as built: shapes, numbers of weights, and what learns in which phase."""
+    variant = of_family(results.paper, "experts")[0]
+    built = stages(results.config(variant))
+    drawing, axis = plt.subplots(figsize=(9, 3.7))
+    draw(axis, built)
+    return drawing, pd.DataFrame(built).astype({"weights": "Int64"}).assign(variant=variant)
+
+
+def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The first samples of each capsule, one column per capsule, from the complete and the restricted domain."""
+    variants = of_family(results.paper, "experts")
+    panels = [(variant, domain) for variant in variants for domain in ("complete", "restricted")]
+    letters = dict(zip(dict.fromkeys([*PANELS, *panels]), ascii_lowercase, strict=False))
+    drawing, axes = plt.subplots(len(panels), 1, figsize=(8.6, 2.05 * len(panels)), squeeze=False)
+    frames = []
+    for axis, (variant, domain) in zip(axes.flat, panels, strict=True):
+        pictures = results.probe(variant, "samples")[domain][:SHOWN]
+        mosaic(axis, _flat(pictures)[:, 0], pictures.shape[1], "gray", 0, 1)
+        tick_columns(axis, [str(capsule) for capsule in range(pictures.shape[1])], pictures.shape[-1])
+        name = label(results.paper, variant)
+        axis.set_title(f"({letters[variant, domain]}) {name} - sampled from {domain} domain")
+        frames.append(_brightness(pictures).assign(variant=variant, domain=domain))
+    return drawing, pd.concat(frames)
+
+
+def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The first sample x of each capsule above -x, and the correlation of the pictures for all samples."""
+    variants = of_family(results.paper, "experts")
+    drawing = plt.figure(figsize=(9, 2.75 * len(variants)))
+    frames = []
+    parts = drawing.subfigures(len(variants), 1, squeeze=False).flat
+    for part, variant in zip(parts, variants, strict=True):
+        probe, values = results.probe(variant, "samples"), results.arrays[f"opposite-{variant}"][0]
+        pairs, bars = part.subplots(1, 2, width_ratios=(2.3, 1))
+        _draw_pairs(pairs, probe["complete"][0], probe["opposite"][0])
+        pairs.set_title(label(results.paper, variant))
+        counts, edges = np.histogram(values, 40, (-1, 1))
+        bars.stairs(100 * counts / values.size, edges, fill=True, color="#0072B2")
+        bars.axvline(values.mean(), color="black", linestyle="--", linewidth=1)
+        bars.set(xlabel="correlation of the pictures of x and −x", ylabel="% of the samples", xlim=(-1.05, 1.05))
+        bars.set_title(f"mean {values.mean():.2f}")
+        samples, capsules = (each.ravel() for each in np.indices(values.shape))
+        frame = pd.DataFrame({"sample": samples, "capsule": capsules, "correlation": values.ravel()})
+        frames.append(frame.assign(variant=variant))
+    return drawing, pd.concat(frames)
+
+
+def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Test images, one of each class, and their reconstructions by each model."""
+    panels = _with_probe(results, "chain")
+    rows: dict[str, list[tuple[str, Array]]] = {name: [] for name in panels}
+    frames = []
+    for name, variants in panels.items():
+        for variant in variants:
+            probe = results.probe(variant, "chain")
+            places = first_of_each(probe["labels"], 1)
+            images = probe["images"][places, 0]
+            for array, title in _chain_rows(probe, results.paper.variants[variant].title, first=not rows[name]):
+                pictures = probe[array][places, 0]
+                rows[name].append((title, pictures))
+                frame = pd.DataFrame({"image": places, "label": probe["labels"][places]})
+                frame = frame.assign(squared_error=squared_error(pictures, images))
+                frames.append(frame.assign(variant=variant, row=title))
+    columns = max(len(pictures) for panel in rows.values() for _, pictures in panel)
+    drawing, axes = plt.subplots(1, len(rows), figsize=(4.5 * len(rows), 2.7), squeeze=False)
+    for axis, (name, panel) in zip(axes.flat, rows.items(), strict=True):
+        mosaic_rows(axis, panel, columns)
+        axis.set_title(DATASETS.get(name, name))
+    return drawing, pd.concat(frames)
+
+
+def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Mean length of each capsule for each class; capsules are ordered by the class with the largest mean."""
+    variants = of_family(results.paper, "experts")
+    drawing, axes = plt.subplots(len(variants), 1, figsize=(7.2, 2.9 * len(variants)), squeeze=False)
+    frames = []
+    for axis, variant in zip(axes.flat, variants, strict=True):
+        latents = results.latents(variant, results.paper.variants[variant].test, "lengths", "labels")
+        means, classes = class_means(latents["lengths"], latents["labels"]), np.unique(latents["labels"])
+        order = np.argsort(means.argmax(0), kind="stable")
+        image = axis.imshow(means[:, order], cmap="Blues", vmin=0, aspect="auto")
+        axis.set_xticks(range(len(order)), [str(each) for each in order])
+        names = [FASHION[each] if dataset(variant) == "fashion" else str(each) for each in classes]
+        axis.set_yticks(range(len(classes)), names)
+        axis.set(xlabel="capsule", ylabel="class")
+        axis.grid(False)
+        axis.set_title(label(results.paper, variant))
+        drawing.colorbar(image, ax=axis, label="mean length", pad=0.02)
+        frame = pd.DataFrame(means, index=classes).rename_axis("class").reset_index()
+        frame = frame.melt("class", var_name="capsule", value_name="mean_length")
+        frames.append(frame.assign(variant=variant, column=np.argsort(order)[frame["capsule"].astype(int)]))
+    return drawing, pd.concat(frames)
+
+
+def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The quantities that each phase changes, along training; first seed."""
+    variants = of_family(results.paper, "experts")
+    drawing, axes = plt.subplots(len(variants), len(CURVES), figsize=(9, 2.5 * len(variants) + 0.3), squeeze=False)
+    frames = []
+    for row, variant in zip(axes, variants, strict=True):
+        history, phases = results.history(variant), phase_steps(results.config(variant))
+        for axis, (phase, (title, quantity, lines)) in zip(row, CURVES.items(), strict=True):
+            start, end = phases[phase]
+            rows = history[(history["step"] > start) & (history["step"] <= end)]
+            for place, (column, name) in enumerate(lines.items() if len(rows) else ()):
+                curve = rows[["step", column]]
+                every = max(1, len(curve) // 8)
+                axis.plot(curve["step"], curve[column], label=name, markevery=every, **style(place))
+                frame = curve.rename(columns={column: "value"}).assign(quantity=name, phase=phase)
+                frames.append(frame.assign(variant=variant))
+            axis.set(xlabel="training step", ylabel=quantity)
+            axis.set_title(f"{label(results.paper, variant)}: {title}")
+            plain_numbers(axis)
+            if len(axis.lines) > 1:
+                axis.legend(loc="best")
+    return drawing, pd.concat(frames)[["variant", "phase", "quantity", "step", "value"]]
+
+
+def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Two samples of each capsule, and the same number of samples of the other models."""
+    panels = _with_probe(results, "samples")
+    columns = max(map(len, panels.values()))
+    drawing, axes = plt.subplots(len(panels), columns, figsize=(3 * columns, 2.15 * len(panels)), squeeze=False)
+    frames = []
+    for row, (name, variants) in zip(axes, panels.items(), strict=True):
+        probes = {variant: results.probe(variant, "samples") for variant in variants}
+        twos = [_flat(probe["restricted"][:2]) for probe in probes.values() if "restricted" in probe]
+        count = len(twos[0]) if twos else SAMPLES
+        for axis, (variant, probe) in zip(row, probes.items(), strict=False):
+            pictures = probe["restricted"][:2] if "restricted" in probe else probe["samples"][:count]
+            mosaic(axis, _flat(pictures)[:, 0], 8, "gray", 0, 1)
+            axis.set_title(f"{DATASETS.get(name, name)}: {results.paper.variants[variant].title}")
+            frames.append(_brightness(pictures).assign(variant=variant))
+        for axis in row[len(probes) :]:
+            axis.set_axis_off()
+    return drawing, pd.concat(frames)
+
+
+def _with_probe(results: Results, probe: str) -> dict[str, list[str]]:
+    """The variants with a probe, by data set."""
+    found = {
+        name: [variant for variant in variants if probe in results.paper.variants[variant].probes]
+        for name, variants in by_dataset(results.paper).items()
+    }
+    return {name: variants for name, variants in found.items() if variants}
+
+
+def _chain_rows(probe: Iterable[str], title: str, first: bool) -> list[tuple[str, str]]:
+    """Rows of figure 4 from one variant's probe: array and label. The first variant also has the test images."""
+    rows = [("images", "test image")] if first else []
+    if "autoencoder" not in probe:
+        return [*rows, ("chain", title)]
+    of = "" if first else f"{title}: "
+    return [*rows, ("autoencoder", f"{of}autoencoder"), ("chain", f"{of}W and U")]
+
+
+def _brightness(pictures: Array) -> pd.DataFrame:
+    """Mean and standard deviation of the pixels of each picture: [n, C, H, W], or [n, J, C, H, W] by capsule."""
+    places = np.indices(pictures.shape[:-3]).reshape(pictures.ndim - 3, -1)
+    frame = pd.DataFrame(dict(zip(("sample", "capsule"), places, strict=False)))
+    flat = _flat(pictures)
+    return frame.assign(mean=flat.mean((1, 2, 3)), sd=flat.std((1, 2, 3)))
+
+
+def _flat(pictures: Array) -> Array:
+    """[..., C, H, W] to [N, C, H, W]."""
+    return pictures.reshape(-1, *pictures.shape[-3:])
+
+
+def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
+    """Draw pictures [J, C, H, W] in rows of at most ten, each row above the pictures of the opposite samples."""
+    columns = min(10, len(samples))
+    rows: list[tuple[str, Array]] = []
+    for start in range(0, len(samples), columns):
+        rows += [("x", samples[start : start + columns, 0]), ("−x", opposites[start : start + columns, 0])]
+    mosaic_rows(axis, rows, columns)

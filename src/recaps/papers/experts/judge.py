@@ -1,4 +1,4 @@
-"""Pictures that a model generates, judged by a classifier that was trained on images of the kind."""
+"""Measures of samples, mostly by a classifier (the judge) that was trained on images of the same data set."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from scipy.special import entr
 from recaps.errors import UserError
 from recaps.npz import Array
 
-#: Pictures that go through the classifier, or are compared with images, at a time.
+#: Pictures that are classified, or compared with images, at a time.
 BATCH = 500
 
 
 class Judged(NamedTuple):
-    """What a classifier sees in N pictures."""
+    """The output of a classifier for N pictures."""
 
     probabilities: Array
     """Softmax of the class scores, [N, classes]."""
     features: Array
-    """Units of the layer below the scores, [N, hidden]."""
+    """The hidden layer before the scores, [N, hidden]."""
 
     @property
     def decisions(self) -> Array:
-        """The class of the highest probability, [N]."""
+        """The most probable class, [N]."""
         return np.asarray(self.probabilities.argmax(1))
 
 
@@ -34,7 +34,7 @@ class Judge:
     """The ConvNet of a run, on the CPU.
 
     Raises:
-        UserError: the run's files are missing or damaged, or its model is no ConvNet.
+        UserError: the files of the run are missing or damaged, or its model is not a ConvNet.
     """
 
     def __init__(self, run: Path) -> None:
@@ -46,12 +46,12 @@ class Judge:
 
         model, config = load_model(run, torch.device("cpu"))
         if not isinstance(model, ConvNet):
-            raise UserError(f"{run}: samples are judged by a ConvNet, and this is a model of another family")
+            raise UserError(f"{run}: the judge of samples must be a ConvNet; this model is of another family")
         self.run, self.model, self.shape = run, model, tuple(config["image_shape"])
         self.training = Training.model_validate(config["training"])
 
     def __call__(self, pictures: Array) -> Judged:
-        """Judge pictures [N, C, H, W], float32 in 0..1.
+        """Classify pictures [N, C, H, W], float32 in 0..1.
 
         Raises:
             UserError: the ConvNet was trained on images of another shape.
@@ -72,12 +72,12 @@ class Judge:
 
 
 def confidence(probabilities: Array) -> Array:
-    """Highest probability of each picture: [N, classes] to [N]."""
+    """Return the highest probability of each picture: [N, classes] to [N]."""
     return np.asarray(probabilities.max(1))
 
 
 def coverage(probabilities: Array) -> float:
-    """How many classes a judge decides for: the exponential of the entropy of its decisions, from 1 to all classes.
+    """Return the effective number of predicted classes: the exponential of the entropy of the decisions.
 
     Args:
         probabilities: [N, classes].
@@ -87,11 +87,13 @@ def coverage(probabilities: Array) -> float:
 
 
 def frechet_distance(a: Array, b: Array) -> float:
-    """|m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^(1/2)), of Gaussians with the means and covariances of two sets.
+    """Return the Fréchet distance of Gaussians with the means m and covariances C of two sets of features.
+
+    It is |m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^(1/2)).
 
     Args:
         a: features [N, D], at least two rows.
-        b: features [M, D], likewise.
+        b: features [M, D], at least two rows.
     """
     (mean_a, root_a), (mean_b, root_b) = _gaussian(a), _gaussian(b)
     # With C = R R' the square roots of the eigenvalues of C_a C_b are the singular values of R_a' R_b.
@@ -100,23 +102,25 @@ def frechet_distance(a: Array, b: Array) -> float:
 
 
 def _gaussian(features: Array) -> tuple[Array, Array]:
-    """Mean [D], and R with the covariance R R', [D, D]."""
+    """Return the mean [D], and R [D, D] with covariance R R'."""
     values, axes = np.linalg.eigh(np.cov(features, rowvar=False, dtype=np.float64))
     return features.mean(0, dtype=np.float64), axes * np.sqrt(np.maximum(values, 0))
 
 
 def negatives(pictures: Array, images: Array) -> Array:
-    """Whether a picture's negative (1 - picture) is nearer to any image than the picture itself is to any: bool [N].
+    """Return whether the negative 1 - picture is nearer to its nearest image than the picture is to its own: bool [N].
+
+    The distance is the squared error.
 
     Args:
-        pictures: in 0..1, [N, ...]; near is what has a small squared error.
+        pictures: in 0..1, [N, ...].
         images: in 0..1, [M, ...].
     """
     return np.asarray(_nearest(1 - pictures, images) < _nearest(pictures, images))
 
 
 def _nearest(pictures: Array, images: Array) -> Array:
-    """Squared error between each picture and the image that is nearest to it, [N]."""
+    """Return the squared error between each picture and its nearest image, [N]."""
     flat = pictures.reshape(len(pictures), -1).astype(np.float64)
     others = images.reshape(len(images), -1).astype(np.float64)
     lengths = np.square(others).sum(1)
@@ -125,9 +129,9 @@ def _nearest(pictures: Array, images: Array) -> Array:
 
 
 def bootstrap_error(statistic: Callable[..., float], *sets: Array, resamples: int = 20) -> float:
-    """Standard error of a statistic of some sets, each a sample of its own: its deviation over sets drawn from them.
+    """Return the bootstrap standard error of a statistic of independent sets.
 
-    Rows are drawn with replacement, and the same ones every time.
+    Rows of each set are drawn with replacement; the draws are the same in every call.
     """
     draw = np.random.default_rng(0)
     values = [statistic(*(each[draw.integers(len(each), size=len(each))] for each in sets)) for _ in range(resamples)]

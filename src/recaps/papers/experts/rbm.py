@@ -1,7 +1,7 @@
-"""A restricted Boltzmann machine: scikit-learn's, trained step by step as the other models are.
+"""A restricted Boltzmann machine (RBM): scikit-learn's `BernoulliRBM`, trained step by step like the other models.
 
-Its weights are this model's, so that checkpoints and saved models hold them; scikit-learn works on the same memory,
-on a CPU and in double precision. The learning rate is the training's.
+The model holds the weights, so that checkpoints include them. Scikit-learn updates them on a CPU in double precision,
+with the learning rate of the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recaps.papers.experts.options import RBMOptions
 
 
 class RBM(Model):
-    """Images [B, C, H, W], each pixel the probability of a visible unit, and n hidden units."""
+    """Visible units are the pixels of images [B, C, H, W], taken as probabilities; there are n hidden units."""
 
     chains: Tensor
 
@@ -34,7 +34,7 @@ class RBM(Model):
         self.bias_hidden = _fixed(torch.zeros(options.hidden, dtype=torch.float64))
         self.bias_visible = _fixed(torch.zeros(pixels, dtype=torch.float64))
         self.noise = Noise()
-        # Hidden units of the model's own chains, one for each image of a batch; none before training.
+        # Hidden units of the persistent Gibbs chains, one chain per image of a batch; none before training.
         self.register_buffer("chains", torch.zeros(0, options.hidden, dtype=torch.float64))
 
     def configure(self, training: Training) -> None:
@@ -45,10 +45,10 @@ class RBM(Model):
         return {}
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """One mini-batch of stochastic maximum likelihood.
+        """Learn from one mini-batch by stochastic maximum likelihood (persistent contrastive divergence).
 
         Returns:
-            `loss`: the summed squared error of mean-field reconstructions, which nothing minimises.
+            `loss`: the summed squared error of mean-field reconstructions. Nothing minimises it.
         """
         images = batch["images"]
         loss = summed_squared_error(self.reconstruct(images), images).mean()
@@ -67,7 +67,7 @@ class RBM(Model):
         return {"loss": loss}
 
     def reconstruct(self, images: Tensor) -> Tensor:
-        """Probabilities of the pixels, given those of the hidden units that they give: mean field."""
+        """Mean-field reconstruction: pixel probabilities given the probabilities of the hidden units."""
         return self.visible(self.hidden(images.flatten(1))).float().unflatten(1, self.image_shape)
 
     def hidden(self, visible: Tensor) -> Tensor:
@@ -79,17 +79,18 @@ class RBM(Model):
         return (hidden.double() @ self.weight + self.bias_visible).sigmoid()
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`capsules`, by the name that heads know: P(h = 1 | v) [B, n]; the summed squared `reconstruction_error` [B]
-        of the mean field."""
+        """Return P(h = 1 | v) as `capsules` [B, n], the name that heads read, and the summed squared
+        `reconstruction_error` [B] of the mean field."""
         hidden = self.hidden(images.flatten(1))
         error = summed_squared_error(self.reconstruct(images), images)
         return {"capsules": hidden, "reconstruction_error": error}
 
-    def probes(self) -> dict[str, Any]:
-        return {"samples": self.samples, "chain": self.chain}
+    def sample(self) -> dict[str, Tensor]:
+        """Generate `options.samples` pictures by Gibbs chains that start from pixels drawn with probability 1/2.
 
-    def samples(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`samples` [n, C, H, W]: probabilities of the pixels at the end of Gibbs chains that start from fair coins."""
+        Returns:
+            `samples`: pixel probabilities [n, C, H, W] after `options.gibbs_steps` steps.
+        """
         weight, bias_hidden, bias_visible = (
             each.float() for each in (self.weight, self.bias_hidden, self.bias_visible)
         )
@@ -103,10 +104,6 @@ class RBM(Model):
                 visible = drawn(probabilities)
         return {"samples": probabilities.unflatten(1, self.image_shape)}
 
-    def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`images` and their mean-field reconstructions (`chain`), both [B, C, H, W]."""
-        return {"images": images, "chain": self.reconstruct(images)}
-
     def _machine(self) -> BernoulliRBM:
         machine = BernoulliRBM(self.options.hidden, batch_size=len(self.chains))
         machine.components_, machine.intercept_hidden_, machine.intercept_visible_, machine.h_samples_ = (
@@ -115,13 +112,13 @@ class RBM(Model):
         return machine
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Take as many chains as were saved: a trained model is loaded without its batch size."""
+        """Resize the chains to the saved number, because a trained model is loaded without its batch size."""
         self.chains = torch.empty_like(state_dict[f"{prefix}chains"], device=self.chains.device)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _fixed(values: Tensor) -> nn.Parameter:
-    """A parameter without gradients: it counts as one, and no optimiser moves it."""
+    """A parameter without gradients: it counts as a parameter, but no optimiser updates it."""
     return nn.Parameter(values, requires_grad=False)
 
 

@@ -1,14 +1,13 @@
-"""*Capsule Networks: A Probabilistic Perspective*: capsules as a generative model of images, and inference in it.
+"""*Capsule Networks: A Probabilistic Perspective*: inference and learning in the generative model.
 
-The model itself is `recaps.papers.probabilistic.generative_model`. Here is what finds its variables in an image: a convolutional network infers
-parts, and a set transformer infers objects from parts that were drawn. Both learn with the model, from one bound
-(eq. 8). At test time the bound can be climbed further in the variables of each image: free-form inference.
+`generative_model.py` defines the model (equations 1 to 7). Here a convolutional network infers the parts of an image,
+and a set transformer infers the objects from a draw of the parts. Both networks and the model are trained on one
+variational bound (equation 8). `probes.py` holds free-form inference, which maximises the bound for single images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +15,9 @@ from torch.nn.functional import elu
 
 from recaps.config.training import Training
 from recaps.models.model import Batch, Model
-from recaps.nn.attention import ISAB, PMA
-from recaps.nn.attentive_pooling import AttentivePooling
+from recaps.nn.attention import ISAB, PMA, AttentivePooling
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
-from recaps.nn.poses import rotated
 from recaps.nn.precision import float32
 from recaps.papers.probabilistic.generative_model import (
     Capsules,
@@ -36,31 +33,23 @@ from recaps.papers.probabilistic.options import GenerativeOptions
 
 KERNEL = 3
 STRIDES = (2, 2, 1, 1)
-#: Numbers of a pose.
+#: Numbers in a pose.
 POSE = 6
-#: Degrees between two turns of an image.
-TURN = 30
-#: The digit whose turns free-form inference is shown on.
-TWO = 2
-#: How often free-form inference notes the bound, at most.
-LOOKS = 21
-#: Where templates are seen less than this, all together, a pixel is no template's.
-SEEN = 0.05
 
 
 class Belief(NamedTuple):
-    """q of a layer of capsules, all of whose variables are independent."""
+    """The posterior q of a layer of capsules, under which all variables are independent."""
 
     logits: Tensor
     """Log odds of the presences, [B, n]."""
     poses: Tensor
     """Means of the poses, [B, n, 2, 3]."""
     log_deviations: Tensor | None
-    """Of the poses' numbers, [n, 2, 3] or [B, n, 2, 3]; None: poses are deltas."""
+    """Log standard deviations of the poses, [n, 2, 3] or [B, n, 2, 3]. None: q of the poses is a point (a delta)."""
 
 
 class Inferred(NamedTuple):
-    """q of images and a draw from it. Objects are inferred from the parts that were drawn."""
+    """The posterior q of images and a draw from it. The objects are inferred from the drawn parts."""
 
     part_belief: Belief
     parts: Capsules
@@ -69,10 +58,7 @@ class Inferred(NamedTuple):
 
 
 class GenerativeCapsules(Model):
-    """Images [B, C, H, W] to n1 parts and n0 objects and, from the parts alone, back."""
-
-    step = 0  # the training step that draws are made for
-    deltas = False  # whether poses are, whatever the options say
+    """Infers n1 parts and n0 objects of images [B, C, H, W], and draws images from the parts alone."""
 
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -85,19 +71,28 @@ class GenerativeCapsules(Model):
 
     # Inference
 
-    def infer(self, images: Tensor, purpose: str | None = None, step: int = 0) -> Inferred:
-        """q of images, and a draw for some purpose; None: the middle of q."""
-        part_belief = self._as_deltas(self.part_encoder(images))
+    def infer(self, images: Tensor, purpose: str | None = None, step: int = 0, deltas: bool = False) -> Inferred:
+        """The posterior q of images and a draw from it.
+
+        Args:
+            images: [B, C, H, W].
+            purpose: what the draw is for; with the seed and `step` it determines the random numbers. None: take the
+                median presences and mean poses of q instead of a draw.
+            step: the training step.
+            deltas: whether to take q of the poses as points, whatever the options say.
+        """
+        part_belief = self.part_encoder(images)
+        if deltas:
+            part_belief = part_belief._replace(log_deviations=None)
         parts = self.draw(part_belief, purpose and f"{purpose}/parts", step)
-        object_belief = self._as_deltas(self.object_encoder(parts))
+        object_belief = self.object_encoder(parts)
+        if deltas:
+            object_belief = object_belief._replace(log_deviations=None)
         objects = self.draw(object_belief, purpose and f"{purpose}/objects", step)
         return Inferred(part_belief, parts, object_belief, objects)
 
-    def _as_deltas(self, belief: Belief) -> Belief:
-        return belief._replace(log_deviations=None) if self.deltas else belief
-
     def draw(self, belief: Belief, purpose: str | None, step: int = 0) -> Capsules:
-        """A draw from q that gradients pass, or its middle: medians of presences and means of poses."""
+        """A reparametrised draw from q. If `purpose` is None, the median presences and the mean poses."""
         if purpose is None:
             return Capsules(belief.logits / self.options.temperature, belief.poses)
         generator = self.noise.generator(belief.logits.device, purpose, step)
@@ -108,18 +103,18 @@ class GenerativeCapsules(Model):
         return Capsules(logits, belief.poses + belief.log_deviations.exp() * normals)
 
     def log_posterior(self, belief: Belief, capsules: Capsules) -> Tensor:
-        """log q of a draw, [B]. Deltas count as 0 (section 2.3)."""
+        """log q of a draw, [B]. Poses that are points contribute 0 (section 2.3)."""
         density = concrete(capsules.logits, belief.logits, self.options.temperature).sum(1)
         if belief.log_deviations is None:
             return density
         return density + normal(capsules.poses, belief.poses, belief.log_deviations.exp()).sum((1, 2, 3))
 
     def bound(self, images: Tensor, inferred: Inferred) -> dict[str, Tensor]:
-        """The bound (eq. 8, App. A) with one draw, in nats, [B] each.
+        """The variational bound (eq. 8, appendix A), estimated with one draw.
 
         Returns:
-            `bound`, the sum of `image`, log p(X | t1, A1), and of log p - log q of the `parts` and the `objects`; and
-            the summed squared `reconstruction_error` of the draw.
+            Arrays [B]: the `bound` in nats, which is the sum of `image`, log p(X | t1, A1), and of log p - log q of the
+            `parts` and of the `objects`; and the summed squared `reconstruction_error` of the draw.
         """
         joint = self.generative.joint(images, inferred.objects, inferred.parts)
         parts = joint.parts - self.log_posterior(inferred.part_belief, inferred.parts)
@@ -133,7 +128,7 @@ class GenerativeCapsules(Model):
         }
 
     def picture(self, parts: Belief) -> Picture:
-        """What parts look like in the middle of q."""
+        """The picture of the parts at the median presences and mean poses of q."""
         with float32(parts.poses):
             return self.generative.draw(self.draw(parts, None))
 
@@ -141,7 +136,7 @@ class GenerativeCapsules(Model):
 
     def configure(self, training: Training) -> None:
         self.training_options, options = training, self.options
-        rates = {
+        factors = {
             "": 1.0,
             "object_encoder": options.object_rate,
             "generative": options.arrangement_rate,
@@ -149,48 +144,49 @@ class GenerativeCapsules(Model):
             "generative.colours": options.template_rate,
             "generative.alphas": options.template_rate,
         }
-        of_group: dict[str, list[nn.Parameter]] = {name: [] for name in rates}
+        of_group: dict[str, list[nn.Parameter]] = {name: [] for name in factors}
         for name, values in self.named_parameters():
-            of_group[max((group for group in rates if name.startswith(group)), key=len)].append(values)
+            of_group[max((group for group in factors if name.startswith(group)), key=len)].append(values)
         self.optimizer = torch.optim.Adam(
-            [{"params": of_group[group], "rate": rate} for group, rate in rates.items()],
+            [{"params": of_group[group], "final_factor": factor} for group, factor in factors.items()],
             lr=training.learning_rate,
             eps=self.adam_epsilon,
             fused=True,
         )
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        options = self.options
-        self.step = step
-        self.deltas = step < options.deltas_first * self.training_options.steps
         for group in self.optimizer.param_groups:
-            group["factor"] = group["rate"] * min(1, (step + 1) / options.warmup_steps)
-        try:
-            return super().training_step(batch, step)
-        finally:
-            self.deltas = False
+            group["factor"] = group["final_factor"] * min(1, (step + 1) / self.options.warmup_steps)
+        return super().training_step(batch, step)
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """`loss`, the negative bound with one draw, in nats per image; the bound's terms `image`, `parts` and
-        `objects`; the summed squared `reconstruction_error` of the draw; and the sums of presences, `parts_present` and
-        `objects_present`."""
-        images = batch["images"]
-        inferred = self.infer(images, "training", self.step)
+        """Losses of a training step, as means over the images.
+
+        Returns:
+            `loss`, the negative bound with one draw, in nats; the terms of the bound `image`, `parts` and `objects`;
+            the summed squared `reconstruction_error` of the draw; and the sums of the presences, `parts_present` and
+            `objects_present`.
+        """
+        images, options = batch["images"], self.options
+        # Gaussian poses begin as points (section 2.3).
+        deltas = options.poses == "gaussian" and step < options.deltas_first * self.training_options.steps
+        inferred = self.infer(images, "training", step, deltas)
         with float32(images):
             terms = {name: values.mean() for name, values in self.bound(images, inferred).items()}
         present = {"parts_present": inferred.parts, "objects_present": inferred.objects}
         counts = {name: capsules.logits.sigmoid().sum(1).mean() for name, capsules in present.items()}
         return {"loss": -terms.pop("bound"), **terms, **counts}
 
-    # What was learned
+    # Evaluation
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """q's middle and the bound.
+        """The parameters of q and the bound.
 
         Returns:
-            `presence` [B, n0], log odds of the objects' presences; `pose` [B, n0, 6], means of what their poses add to
-            the identity; `part_presence` [B, n1], probabilities; `part_pose` [B, n1, 6], means; the summed squared
-            `reconstruction_error` [B] of the parts at these; the `bound` [B] in nats, with one draw.
+            `presence` [B, n0], log odds of the presences of the objects; `pose` [B, n0, 6], means of their poses, as
+            offsets from the identity; `part_presence` [B, n1], probabilities; `part_pose` [B, n1, 6], means; the summed
+            squared `reconstruction_error` [B] of the parts at median presences and mean poses; the `bound` [B] in nats,
+            with one draw.
         """
         inferred = self.infer(images)
         drawn = self.infer(images, "bound")
@@ -205,110 +201,9 @@ class GenerativeCapsules(Model):
             "bound": bound,
         }
 
-    def probes(self) -> dict[str, Any]:
-        return {
-            "templates": self.templates,
-            "samples": self.samples,
-            "chain": self.chain,
-            "rotations": self.rotations,
-            "free-form": self.free_form,
-            "free-form-rotations": self.free_form_rotations,
-        }
-
-    def templates(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`templates` [n1, C, h, w] and their `alphas` [n1, 1, h, w], between 0 and 1."""
-        layers = self.generative.layers()
-        return {"templates": layers[:, :-1], "alphas": layers[:, -1:]}
-
-    def samples(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`samples` [n, C, H, W]: what parts drawn from the model look like."""
-        generator = self.noise.generator(images.device, "samples")
-        with float32(images):
-            drawn = self.generative.sample(self.options.samples, generator)
-            return {"samples": self.generative.draw(drawn.parts).mean}
-
-    def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`images` and what is left of them in parts (`chain`), both [B, C, H, W]."""
-        return {"images": images, "chain": self.picture(self.part_encoder(images)).mean}
-
-    def rotations(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Images turned in steps of 30 degrees, as they are first.
-
-        Returns:
-            `angles` [12] in degrees, counter-clockwise; `images` and what is left of them in parts (`chain`), both
-            [12, B, C, H, W]; `owner` int64 [12, B, H, W], the template that is seen most at each pixel, -1 where next
-            to nothing is.
-        """
-        angles = torch.arange(0, 360, TURN, device=images.device)
-        turned = _turned(images, angles)
-        pictures = [self.picture(self.part_encoder(each)) for each in turned]
-        return {
-            "angles": angles,
-            "images": turned,
-            "chain": torch.stack([picture.mean for picture in pictures]),
-            "owner": torch.stack([_owner(picture.shares) for picture in pictures]),
-        }
-
-    def free_form_rotations(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """As `free_form`, of the first 2, or the first image where there is none, turned by `angles` [7]: 0, 30, ...
-        180 degrees."""
-        angles = torch.arange(0, 181, TURN, device=images.device)
-        two = int((labels == TWO).int().argmax())
-        turned = _turned(images[two : two + 1], angles).flatten(0, 1)
-        return {"angles": angles, **self.free_form(turned, labels)}
-
-    def free_form(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Inference by gradient ascent of the bound in all parameters of each image's q, from the networks' answer.
-
-        Returns:
-            The `bound_along` [K, B] in nats, averaged over some draws that are always the same, at `steps` [K]. Of the
-            networks' answer, and with `_free` in their names of the last step: `presence` [B, n0], log odds; `pose`
-            [B, n0, 6]; and the picture `chain` [B, C, H, W]. `images`.
-        """
-        inferred = self.infer(images)
-        with torch.inference_mode(False), torch.enable_grad(), float32(images):
-            images = images.clone()
-            start = [_free(inferred.part_belief), _free(inferred.object_belief)]
-            beliefs = [_free(belief) for belief in start]
-            free = [values for belief in beliefs for values in belief if values is not None]
-            adam = torch.optim.Adam(free, lr=self.options.free_rate)
-            last = self.options.free_steps
-            looks = torch.linspace(0, last, min(LOOKS, last + 1)).round().long().tolist()
-            along = []
-            for step in range(last + 1):
-                if step in looks:
-                    with torch.no_grad():
-                        along.append(self._average_bound(images, beliefs))
-                if step < last:
-                    bound = self.bound(images, self._drawn(beliefs, "free-form", step))["bound"]
-                    for values, gradient in zip(free, torch.autograd.grad(-bound.sum(), free), strict=True):
-                        values.grad = gradient
-                    adam.step()
-        made = {"images": images, "bound_along": torch.stack(along), "steps": torch.tensor(looks)}
-        for ending, (part_belief, object_belief) in (("", start), ("_free", beliefs)):
-            made[f"presence{ending}"] = object_belief.logits.detach()
-            made[f"pose{ending}"] = object_belief.poses.detach().flatten(2)
-            made[f"chain{ending}"] = self.picture(part_belief).mean.detach()
-        return made
-
-    def _drawn(self, beliefs: Sequence[Belief], purpose: str, step: int) -> Inferred:
-        """q of parts and objects, neither depending on the other, with a draw."""
-        parts, objects = beliefs
-        drawn = (
-            self.draw(belief, f"{purpose}/{name}", step) for belief, name in ((parts, "parts"), (objects, "objects"))
-        )
-        return Inferred(parts, next(drawn), objects, next(drawn))
-
-    def _average_bound(self, images: Tensor, beliefs: Sequence[Belief]) -> Tensor:
-        bounds = [
-            self.bound(images, self._drawn(beliefs, "free-form-bound", draw))["bound"]
-            for draw in range(self.options.free_samples)
-        ]
-        return torch.stack(bounds).mean(0)
-
 
 class PartEncoder(nn.Module):
-    """Four convolutions and attentive pooling: images [B, C, H, W] to q of the n1 parts, float32."""
+    """Four convolutions and attentive pooling: images [B, C, H, W] to the posterior q of the n1 parts, float32."""
 
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int], start: Tensor) -> None:
         super().__init__()
@@ -338,7 +233,7 @@ class PartEncoder(nn.Module):
 
 
 class ObjectEncoder(nn.Module):
-    """A set transformer: drawn parts to q of the n0 objects, float32."""
+    """A set transformer: drawn parts to the posterior q of the n0 objects, float32."""
 
     start: Tensor
 
@@ -380,31 +275,10 @@ def _mlp(options: GenerativeOptions, numbers: int) -> nn.Sequential:
 
 
 def _log_deviations(options: GenerativeOptions, number: int) -> nn.Parameter | None:
-    """Logarithms of the deviations of Gaussian poses, [n, 2, 3]."""
+    """Log standard deviations of Gaussian poses, [n, 2, 3]."""
     if options.poses == "delta":
         return None
     return nn.Parameter(torch.full((number, 2, 3), options.gaussian_start))
-
-
-def _free(belief: Belief) -> Belief:
-    """The same with parameters of its own for every image."""
-    shape = belief.poses.shape
-    copies = (None if each is None else each.detach() for each in belief)
-    logits, poses, deviations = copies
-    assert logits is not None
-    assert poses is not None
-    deviations = None if deviations is None else deviations.expand(shape).clone().requires_grad_()
-    return Belief(logits.clone().requires_grad_(), poses.clone().requires_grad_(), deviations)
-
-
-def _turned(images: Tensor, angles: Tensor) -> Tensor:
-    """Images turned by each of some angles, in degrees: [A, B, C, H, W]."""
-    return torch.stack([rotated(images, float(angle)) for angle in angles])
-
-
-def _owner(shares: Tensor) -> Tensor:
-    """The template that is seen most, -1 where next to nothing is: [B, n1, H, W] to int64 [B, H, W]."""
-    return torch.where(shares.sum(1) < SEEN, -1, shares.argmax(1))
 
 
 def build(options: GenerativeOptions, image_shape: tuple[int, int, int], classes: int) -> GenerativeCapsules:

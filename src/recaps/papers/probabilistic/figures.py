@@ -1,5 +1,232 @@
-"""Figures of the paper `probabilistic`."""
+"""Figures of *Capsule Networks, a Probabilistic Perspective*."""
 
-from recaps.papers.probabilistic.metrics import figure_3, figure_4, figure_5, figure_6, figure_7, figure_8, figure_9
+from __future__ import annotations
 
-__all__ = ["figure_3", "figure_4", "figure_5", "figure_6", "figure_7", "figure_8", "figure_9"]
+import math
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recaps.npz import Array
+from recaps.papers.probabilistic.metrics import INK, ROTATED, trained_on_rotations
+from recaps.papers.probabilistic.templates import signed
+from recaps.report.metrics import first_of_each
+from recaps.report.plots import GAP, mosaic_centres, style, tick_columns
+from recaps.report.results import Results
+
+#: The variant of figures 3, 6 and 9.
+MODEL = "capsules"
+
+#: Features of the linear classifiers of figure 4, by the head.
+FEATURES = {"presence": "presences", "presence-pose": "presences and poses", "linear": "means and deviations"}
+
+#: The digit that figure 5 rotates.
+TWO = 2
+
+#: Small and large rotations in figure 7, in degrees, and its number of classes.
+TURNS, CLASSES = {"small": (330, 0, 30), "large": (90, 180, 270)}, 4
+
+#: Samples in a row of figure 9.
+PER_ROW = 20
+
+
+def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Amortised and free-form reconstructions of a rotated 2, and the bound during the optimisation."""
+    probe, average = results.probe(MODEL, "free-form-rotations"), results.probe(MODEL, "free-form")
+    angles = probe["angles"]
+    drawing, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.4), width_ratios=(1.75, 1))
+    arrays = {"digit": "images", "amortised": "chain", "free-form": "chain_free"}
+    _draw_rows(left, [(label, probe[name][:, 0]) for label, name in arrays.items()])
+    tick_columns(left, [f"{angle:g}°" for angle in angles], probe["images"].shape[-1])
+    frames = []
+    errors = {name: np.square(probe[name] - probe["images"]).sum((1, 2, 3)) for name in ("chain", "chain_free")}
+    shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(angles)))
+    for place, (angle, shade) in enumerate(zip(angles, shades, strict=True)):
+        along = probe["bound_along"][:, place]
+        right.plot(probe["steps"], along, color=shade, linestyle="-", marker="", linewidth=1.2, label=f"2, {angle:g}°")
+        frame = pd.DataFrame({"step": probe["steps"], "bound": along}).assign(image=f"2 turned by {angle:g} degrees")
+        frame = frame.assign(squared_error_amortised=errors["chain"][place])
+        frames.append(frame.assign(squared_error_free_form=errors["chain_free"][place]))
+    mean = average["bound_along"].mean(1)
+    label = f"mean over {average['bound_along'].shape[1]:,} test digits"
+    right.plot(average["steps"], mean, color="black", linestyle="--", marker="", label=label)
+    frames.append(pd.DataFrame({"step": average["steps"], "bound": mean}).assign(image=label))
+    right.set(xlabel="step of the optimisation", ylabel="bound, nats")
+    right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=6.5, ncols=3)
+    columns = ["image", "step", "bound", "squared_error_amortised", "squared_error_free_form"]
+    return drawing, pd.concat(frames)[columns]
+
+
+def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Accuracy of models trained and tested on rotated digits, against the largest rotation."""
+    drawing, axis = plt.subplots(figsize=(5.6, 3.7))
+    rows = []
+    for place, ((_, head), points) in enumerate(trained_on_rotations(results).items()):
+        family = results.paper.variants[next(iter(points.values()))[0]].title.partition(" (")[0]
+        label = f"{family}, {FEATURES.get(head, head)}"
+        runs = {degrees: (name, results.metric(name, f"{head}-{own}")) for degrees, (name, own) in points.items()}
+        over_seeds = np.stack([values for _, values in runs.values()])
+        (line,) = axis.plot(list(runs), over_seeds.mean(1), label=label, **style(place))
+        if over_seeds.shape[1] > 1:
+            low, high = over_seeds.min(1), over_seeds.max(1)
+            axis.fill_between(list(runs), low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        for degrees, (variant, values) in runs.items():
+            seeded = zip(results.seeds, values, strict=True)
+            rows += [(label, variant, head, degrees, seed, float(value)) for seed, value in seeded]
+    axis.set(xlabel="largest rotation in training and test, degrees", ylabel="accuracy, %")
+    axis.set_xticks((0, *ROTATED))
+    axis.legend(loc="best")
+    return drawing, pd.DataFrame(rows, columns=["line", "variant", "head", "degrees", "seed", "accuracy"])
+
+
+def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """A 2 at all rotations, and the template that draws each of its strokes."""
+    variants = _shown(results, "figure-5", "rotations")
+    drawing, axes = plt.subplots(len(variants), 1, figsize=(9.2, 2.05 * len(variants)), squeeze=False)
+    frames = []
+    for axis, variant in zip(axes.flat, variants, strict=True):
+        probe = results.probe(variant, "rotations")
+        image = int((probe["labels"] == TWO).argmax())  # the first image if there is no 2
+        owner, chain = probe["owner"][:, image], probe["chain"][:, image, 0]
+        _draw_rows(axis, [("digit", probe["images"][:, image, 0]), ("templates", coloured(chain, owner))])
+        tick_columns(axis, [f"{angle:g}°" for angle in probe["angles"]], owner.shape[-1])
+        axis.set_title(results.paper.variants[variant].title)
+        for angle, seen, picture in zip(probe["angles"], owner, probe["images"][:, image, 0], strict=True):
+            owners, counts = np.unique(seen[picture > INK], return_counts=True)
+            frame = pd.DataFrame({"template": owners, "share_of_ink": counts / counts.sum()})
+            frames.append(frame.assign(variant=variant, image=image, degrees=angle))
+    columns = ["variant", "image", "degrees", "template", "share_of_ink"]
+    return drawing, pd.concat(frames)[columns]
+
+
+def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The templates, in their colours in figures 5 and 7, and their alpha channels."""
+    probe = results.probe(MODEL, "templates")
+    shown, n = probe["templates"] * probe["alphas"], len(probe["templates"])
+    drawing, axis = plt.subplots(figsize=(9.2, 9.2 * 3 / n + 0.5))
+    owners = np.broadcast_to(np.arange(n)[:, None, None], (n, *shown.shape[2:]))
+    pictures = {"seen": coloured(shown[:, 0], owners), "template": probe["templates"][:, 0]}
+    _draw_rows(axis, [*pictures.items(), ("alpha", probe["alphas"][:, 0])])
+    tick_columns(axis, [str(place) for place in range(n)], shown.shape[-1])
+    means = {"mean_template": probe["templates"].mean((1, 2, 3)), "mean_alpha": probe["alphas"].mean((1, 2, 3))}
+    return drawing, pd.DataFrame({"template": range(n)} | means).assign(variant=MODEL)
+
+
+def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Digits after small and large rotations, coloured by template."""
+    variants = _shown(results, "figure-7", "rotations")
+    drawing, axes = plt.subplots(len(variants), 1, figsize=(9.2, 2.05 * len(variants)), squeeze=False)
+    frames = []
+    for axis, variant in zip(axes.flat, variants, strict=True):
+        probe, shares = results.probe(variant, "rotations"), _array(results, variant, "shares")
+        images = first_of_each(probe["labels"], 1)[:CLASSES]
+        rows, ticks = [], []
+        for label, turns in TURNS.items():
+            places = np.array([np.flatnonzero(probe["angles"] == turn)[0] for turn in turns])
+            chosen = np.ix_(places, images)
+            pictures = coloured(probe["chain"][chosen][:, :, 0], probe["owner"][chosen])
+            rows.append((label, pictures.swapaxes(0, 1).reshape(-1, *pictures.shape[2:])))
+            ticks.append([f"{turn:g}°".replace("-", "−") for turn in signed(np.array(turns))] * len(images))
+            pairs = ((turn, image) for turn in turns for image in images)
+            for (turn, image), share in zip(pairs, shares[chosen].ravel(), strict=True):
+                frames.append((variant, label, int(image), int(probe["labels"][image]), turn, float(share)))
+        _draw_rows(axis, rows)
+        columns = [f"{above}\n{below}" for above, below in zip(*ticks, strict=True)]
+        tick_columns(axis, columns, probe["owner"].shape[-1])
+        axis.set_title(results.paper.variants[variant].title)
+    names = ["variant", "turns", "image", "label", "degrees", "same_template"]
+    return drawing, pd.DataFrame(frames, columns=names)
+
+
+def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The share of ink that the same template draws at each rotation; and each template with its nearest template."""
+    drawing = plt.figure(figsize=(9.2, 6.6))
+    above, below = drawing.subfigures(2, 1, height_ratios=(1, 1.15), squeeze=False).flat
+    axis = above.subplots()
+    frames = []
+    variants = _shown(results, "figure-8", "rotations")
+    for place, variant in enumerate(variants):
+        angles, title = signed(results.probe(variant, "rotations")["angles"]), results.paper.variants[variant].title
+        order = np.argsort(angles, kind="stable")
+        turns = angles[order]
+        for quantity, name in (("same template", "shares"), ("by chance", "by-chance")):
+            mean = pd.DataFrame(_array(results, variant, name)).mean(axis=1).to_numpy()[order]  # without NaN
+            look = style(place) | ({"marker": "", "linewidth": 0.9} if quantity == "by chance" else {})
+            axis.plot(turns, 100 * mean, label=f"{title}: {quantity}", **look)
+            frame = pd.DataFrame({"degrees": turns, "value": mean})
+            frames.append(frame.assign(variant=variant, quantity=quantity))
+    axis.set(xlabel="rotation, degrees", ylabel="same template, % of the ink", ylim=(0, 103))
+    axis.set_xticks(range(-150, 181, 30))
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(variants), fontsize=7)
+    variants = _shown(results, "figure-8", "templates")
+    panels = below.subplots(len(variants), 1, squeeze=False)
+    for axis, variant in zip(panels.flat, variants, strict=True):
+        frames.append(_draw_nearest(axis, results, variant).assign(variant=variant, quantity="distance of the nearest"))
+        axis.set_title(f"{results.paper.variants[variant].title}: templates and their nearest templates")
+    return drawing, pd.concat(frames)[["variant", "quantity", "degrees", "template", "nearest", "value"]]
+
+
+def figure_9(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Samples from the generative model."""
+    pictures = results.probe(MODEL, "samples")["samples"][:, 0]
+    n = len(pictures)
+    drawing, axis = plt.subplots(figsize=(9.2, 9.2 * math.ceil(n / PER_ROW) / PER_ROW))
+    _draw_rows(axis, [("", pictures[start : start + PER_ROW]) for start in range(0, n, PER_ROW)])
+    return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": pictures.mean((1, 2))}).assign(variant=MODEL)
+
+
+def coloured(pictures: Array, owners: Array) -> Array:
+    """Pictures [..., H, W] in 0..1 in the colours of their templates, white where there is none: [..., H, W, 3]."""
+    palette = plt.get_cmap("tab20")
+    # Strong colours first, then pale ones; without the greys.
+    order = [*range(0, 14, 2), 16, 18, *range(1, 14, 2), 17, 19]
+    colours = np.array([palette(place)[:3] for place in order] + [(1, 1, 1)])
+    which = np.where(owners < 0, len(order), owners % len(order))
+    return np.asarray(np.clip(pictures, 0, 1)[..., None] * colours[which])
+
+
+def _shown(results: Results, figure: str, probe: str) -> list[str]:
+    """The variants of a figure that have a probe."""
+    needed = results.paper.shown(results.paper.figures[figure])
+    return [variant for variant in needed if probe in results.paper.variants[variant].probes]
+
+
+def _array(results: Results, variant: str, name: str) -> Array:
+    """An array of `metrics.npz` of the first seed."""
+    return results.arrays[f"{variant}-seed-{results.seeds[0]}-{name}"]
+
+
+def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:
+    """Draw labelled rows of pictures, [n, H, W] in 0..1 or, coloured, [n, H, W, 3]. The first row is the longest."""
+    axis.grid(False)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    height, width = rows[0][1].shape[1:3]
+    columns = len(rows[0][1])
+    canvas = np.ones((len(rows) * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3))
+    for row, (_, pictures) in enumerate(rows):
+        for column, picture in enumerate(pictures):
+            top, left = row * (height + GAP), column * (width + GAP)
+            shades = picture if picture.ndim == 3 else picture[..., None]
+            canvas[top : top + height, left : left + width] = np.clip(shades, 0, 1)
+    axis.imshow(canvas)
+    axis.set_xticks([])
+    axis.set_yticks(mosaic_centres(len(rows), height), [label for label, _ in rows])
+    axis.tick_params(length=0)
+
+
+def _draw_nearest(axis: Axes, results: Results, variant: str) -> pd.DataFrame:
+    """Draw templates in the order of their distances, each above its nearest template, as it is and as mapped."""
+    probe = results.probe(variant, "templates")
+    shown = probe["templates"] * probe["alphas"]
+    nearest, distances, mapped = (_array(results, variant, name) for name in ("nearest", "distances", "mapped"))
+    order = np.argsort(distances, kind="stable")
+    rows = [("template", shown[order, 0]), ("nearest", shown[nearest[order], 0]), ("mapped", mapped[order, 0])]
+    _draw_rows(axis, rows)
+    labels = [f"{each}, {nearest[each]}\n{distances[each]:.2f}" for each in order]
+    tick_columns(axis, labels, shown.shape[-1])
+    return pd.DataFrame({"template": order, "nearest": nearest[order], "value": distances[order]})

@@ -1,11 +1,12 @@
-"""The generative model of *Capsule Networks: A Probabilistic Perspective*: objects, their parts, and pictures of these.
+"""The generative model of *Capsule Networks: A Probabilistic Perspective*: equations 1 to 7.
 
-Objects are present or not, each at a pose. Every part chooses an object that is present, or the dummy, which always is,
-and is then present or not where that object's pose puts it; which one it chose is summed out (App. A). Parts are drawn
-as templates, one over the other.
+Each object is present or absent and has a pose. Each part selects a present object, or the dummy object, which is
+always present. The part is then present or absent, at a pose that the selected object predicts. The selections are
+summed out (appendix A). Parts are drawn as templates, in a fixed order, each over the previous ones.
 
-Presences t are relaxed to binary concrete variables. They are held as their logits y, t = 1 / (1 + exp(-y)), which are
-exact near 0 and 1. Densities are those of y: t's times t (1 - t), a factor that a posterior has as well.
+Presences t are relaxed to binary concrete variables and stored as logits y, with t = 1 / (1 + exp(-y)), because these
+are exact near 0 and 1. Densities are those of y. They equal the densities of t times t (1 - t), and this factor cancels
+between the model and the posterior.
 """
 
 from __future__ import annotations
@@ -22,54 +23,55 @@ from recaps.papers.probabilistic.options import GenerativeOptions
 
 
 class Capsules(NamedTuple):
-    """Values of the variables of a layer."""
+    """Values of the variables of one layer."""
 
     logits: Tensor
-    """Of the presences t, [B, n]."""
+    """Logits of the presences t, [B, n]."""
     poses: Tensor
-    """[B, n, 2, 3]. Of parts, A1: template to canvas. Of objects, A0: what they add to the identity. Their unit is the
-    option `extent`'s."""
+    """Poses [B, n, 2, 3]. For parts A1, which maps the template to the canvas. For objects A0, the offset from the
+    identity. The option `extent` sets their unit."""
 
 
 class Sample(NamedTuple):
-    """A draw of all variables; logits of presences are plus or minus infinity."""
+    """A draw of all variables. Presences are 0 or 1, so their logits are minus or plus infinity."""
 
     objects: Capsules
     selections: Tensor
-    """What each part belongs to, 0 for the dummy, else the object's number from 1 on: int64 [B, n1]."""
+    """The object that each part selects, int64 [B, n1]: 0 for the dummy, 1 to n0 for the objects."""
     parts: Capsules
 
 
 class Picture(NamedTuple):
-    """What parts look like, on black."""
+    """The parts drawn on a black canvas."""
 
     mean: Tensor
-    """[B, C, H, W]."""
+    """The picture, [B, C, H, W]."""
     shares: Tensor
-    """How much each template is seen at a pixel, [B, n1, H, W]: its alpha less what lies on top of it."""
+    """Visible share of each template at each pixel, [B, n1, H, W]: its alpha times the transparency of the templates
+    above it."""
 
 
 class Joint(NamedTuple):
-    """Logarithms of the factors of the joint density, in nats, [B] each."""
+    """Log densities of the factors of the model, in nats, [B] each."""
 
     image: Tensor
-    """p(X | t1, A1), eq. 7."""
+    """log p(X | t1, A1), eq. 7."""
     parts: Tensor
-    """p(t1, A1 | t0, A0), eqs. 3 to 6, with selections summed out."""
+    """log p(t1, A1 | t0, A0), eqs. 3 to 6, with the selections summed out."""
     objects: Tensor
-    """p(t0, A0), eqs. 1 and 2."""
+    """log p(t0, A0), eqs. 1 and 2."""
     picture: Picture
-    """The mean of X."""
+    """The picture, whose mean is the mean of X."""
 
 
 class Generative(nn.Module):
-    """What all images share, at most some thousand numbers, and the densities of equations 1 to 7.
+    """The parameters that all images share, a few thousand numbers, and the densities of equations 1 to 7.
 
-    Shapes: B images, C channels, n0 objects, n1 parts. Arrays over selections have the dummy first, then the objects.
+    Shapes: B images, C channels, n0 objects, n1 parts. Arrays over selections hold the dummy first, then the objects.
     """
 
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int], start: Tensor) -> None:
-        """`start`: the poses that all objects expect of parts at first, but for some noise, [n1, 2, 3]."""
+        """`start` [n1, 2, 3]: the initial value of M_ij for every object i, before noise is added."""
         super().__init__()
         self.options, self.size = options, (image_shape[1], image_shape[2])
         objects, parts, side = options.objects, options.parts, options.template_size
@@ -82,10 +84,10 @@ class Generative(nn.Module):
         widths = math.log(math.expm1(options.pose_deviation - options.pose_deviation_floor))
         self.widths = nn.Parameter(torch.full((objects, parts), widths))
 
-    # Densities
+    # Densities, equations 1 to 7
 
     def joint(self, images: Tensor, objects: Capsules, parts: Capsules) -> Joint:
-        """Of images [B, C, H, W], objects and parts."""
+        """Log densities of images [B, C, H, W], objects and parts."""
         options, picture = self.options, self.draw(parts)
         prior = math.log(options.object_probability / (1 - options.object_probability))
         present = concrete(objects.logits, prior, options.temperature).sum(1)
@@ -99,9 +101,10 @@ class Generative(nn.Module):
     def by_selection(self, objects: Capsules, parts: Capsules) -> Tensor:
         """log p(s_j = i, t1_j, A1_j | t0, A0), eqs. 3 to 6: [B, n0 + 1, n1]."""
         options, poses = self.options, parts.poses.unsqueeze(1)
-        appearing = concrete(parts.logits.unsqueeze(1), self.appearances, options.temperature)
+        appearing = concrete(parts.logits.unsqueeze(1), self.appearances, options.temperature)  # eq. 4
         means, deviations = self._poses(objects)
         absent = options.absent_deviation
+        # Equation 5 where the part is present, equation 6 where it is absent; `relaxed_pose` sets what lies between.
         on, off = logsigmoid(parts.logits).unsqueeze(1), logsigmoid(-parts.logits).unsqueeze(1)
         if options.relaxed_pose == "mixture":
             posed = torch.logaddexp(
@@ -117,11 +120,11 @@ class Generative(nn.Module):
         return self._chosen(objects) + appearing + posed
 
     def selections(self, objects: Capsules, parts: Capsules) -> Tensor:
-        """Posterior of which object a part belongs to (App. D): [B, n0 + 1, n1], which sums to one for each part."""
+        """Posterior of the selection of each part (appendix D): [B, n0 + 1, n1], sums to 1 over the objects."""
         return self.by_selection(objects, parts).softmax(1)
 
     def expected(self, objects: Capsules) -> Tensor:
-        """Where objects put their parts, (I + A0_i) M_ij (eq. 5): [B, n0, n1, 2, 3]."""
+        """The pose that object i predicts for part j, (I + A0_i) M_ij (eq. 5): [B, n0, n1, 2, 3]."""
         identity = torch.eye(2, 3, device=objects.poses.device)
         return compose((identity + objects.poses).unsqueeze(2), self.relations)
 
@@ -131,23 +134,23 @@ class Generative(nn.Module):
         return (self.log_affinities() + present).log_softmax(1)
 
     def _poses(self, objects: Capsules) -> tuple[Tensor, Tensor]:
-        """Means and deviations of eq. 5: [B, n0 + 1, n1, 2, 3] and [n0 + 1, n1, 1, 1]. The dummy has no pose; its mean
-        is zero."""
+        """Means and standard deviations of eq. 5, [B, n0 + 1, n1, 2, 3] and [n0 + 1, n1, 1, 1]. The dummy has no pose;
+        its means are zero."""
         return pad(self.expected(objects), (0, 0, 0, 0, 0, 0, 1, 0)), self.deviations()[..., None, None]
 
     def log_affinities(self) -> Tensor:
-        """log rho_ij, [n0 + 1, n1]; of objects between the bounds."""
+        """log rho_ij of eq. 3, [n0 + 1, n1]. For objects it lies between -`affinity_bound` and `affinity_bound`."""
         bound = self.options.affinity_bound
         learned = bound * torch.tanh(self.affinities / bound)
         return pad(learned, (0, 0, 1, 0), value=math.log(self.options.dummy_affinity))
 
     def deviations(self) -> Tensor:
-        """Standard deviations c_ij of poses about what is expected, [n0 + 1, n1]."""
+        """Standard deviations c_ij of eq. 5, [n0 + 1, n1]."""
         learned = self.options.pose_deviation_floor + softplus(self.widths)
         return pad(learned, (0, 0, 1, 0), value=self.options.dummy_deviation)
 
     def sample(self, n: int, generator: torch.Generator) -> Sample:
-        """Draws from the model as it is before presences are relaxed, eqs. 1 to 6."""
+        """Draw n samples of all variables from eqs. 1 to 6, with presences that are 0 or 1."""
         options, device = self.options, self.colours.device
 
         def normals(*shape: int) -> Tensor:
@@ -174,43 +177,44 @@ class Generative(nn.Module):
     # Pictures
 
     def draw(self, parts: Capsules) -> Picture:
-        """Templates at their poses, each over those before it, with alphas as much as the part is present."""
+        """Draw the templates at the poses of the parts, each over the previous ones. The presence of a part multiplies
+        its alpha."""
         drawn = warp(self.layers(), parts.poses / self.extent, self.size)
         alphas = drawn[:, :, -1] * parts.logits.sigmoid()[..., None, None]
         shares = alphas * uncovered(alphas)
         return Picture((drawn[:, :, :-1] * shares.unsqueeze(2)).sum(1), shares)
 
     def layers(self) -> Tensor:
-        """Colours and then the alpha of templates, between 0 and 1: [n1, C + 1, h, w]."""
+        """Colours and, as the last channel, alphas of the templates, between 0 and 1: [n1, C + 1, h, w]."""
         return torch.cat([self.colours, self.alphas], 1).sigmoid()
 
 
 def half_canvas(options: GenerativeOptions, image_shape: tuple[int, int, int]) -> float:
-    """Half of the canvas in the unit of poses."""
+    """Half the canvas, in the unit of poses."""
     return options.extent or max(image_shape[1:]) / options.template_size
 
 
 def starting_poses(options: GenerativeOptions, image_shape: tuple[int, int, int]) -> Tensor:
-    """Poses of parts at the start, upright and spread over the canvas: [n1, 2, 3]."""
+    """Initial poses of the parts, upright and spread over the canvas: [n1, 2, 3]."""
     spread = options.part_spread * half_canvas(options, image_shape)
     middles = spread * (2 * torch.rand(options.parts, 2, 1) - 1)
     return torch.cat([options.part_scale * torch.eye(2).expand(options.parts, -1, -1), middles], 2)
 
 
 def uncovered(alphas: Tensor) -> Tensor:
-    """How much of each layer is seen through those after it, prod_{k > j} (1 - alpha_k): [B, n, H, W]."""
+    """Transparency of all layers above each layer, prod_{k > j} (1 - alpha_k): [B, n, H, W]."""
     through = (1 - alphas).flip(1).cumprod(1).flip(1)
     return pad(through[:, 1:], (0, 0, 0, 0, 0, 1), value=1.0)
 
 
 def logistic(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Draws of a logistic variable: added to log odds and divided by the temperature, the logit of a concrete one."""
+    """Draws of a logistic variable. (log odds + draw) / temperature is the logit of a binary concrete variable."""
     uniform = torch.rand(shape, generator=generator, device=generator.device)
     return uniform.clamp(1e-6, 1 - 1e-6).logit()
 
 
 def concrete(logits: Tensor, location: Tensor | float, temperature: float) -> Tensor:
-    """Log density of the logit of a binary concrete variable with log odds `location`."""
+    """Log density of the logit of a binary concrete variable whose log odds are `location`."""
     off = temperature * logits - location
     return math.log(temperature) + logsigmoid(off) + logsigmoid(-off)
 
@@ -222,6 +226,6 @@ def normal(values: Tensor, mean: Tensor | float, deviation: Tensor | float) -> T
 
 
 def _blobs(parts: int, side: int) -> Tensor:
-    """Logits of alphas, dense in the middle, [n1, 1, h, w]."""
+    """Initial logits of the alphas, highest in the middle, [n1, 1, h, w]."""
     along = torch.linspace(-1, 1, side).square()
     return 2 - 5 * (along[:, None] + along) + 0.5 * torch.randn(parts, 1, side, side)

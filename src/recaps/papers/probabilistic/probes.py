@@ -1,37 +1,142 @@
-"""Probes of the paper `probabilistic`: arrays that only a trained model can give, for its figures."""
+"""Probes of the paper `probabilistic`: arrays that its figures and metrics need from a trained model.
+
+`free_form` is the paper's free-form inference (section 2.4).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from recaps.nn.poses import rotated
+from recaps.nn.precision import float32
 
-def templates(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["templates"](images, labels)
+if TYPE_CHECKING:
+    from recaps.papers.probabilistic.capsules import Belief, GenerativeCapsules, Inferred
+
+#: Step between the angles of rotated images, in degrees.
+TURN = 30
+#: The digit that `free_form_rotations` rotates.
+TWO = 2
+#: Largest number of steps at which free-form inference reports the bound.
+REPORTS = 21
+#: A pixel belongs to no template if the visible shares of all templates add up to less than this.
+VISIBLE = 0.05
+
+
+def templates(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The learned `templates` [n1, C, h, w] and their `alphas` [n1, 1, h, w], between 0 and 1."""
+    layers = model.generative.layers()
+    return {"templates": layers[:, :-1], "alphas": layers[:, -1:]}
+
+
+def samples(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """`samples` [n, C, H, W] from the generative model, without pixel noise."""
+    generator = model.noise.generator(images.device, "samples")
+    with float32(images):
+        drawn = model.generative.sample(model.options.samples, generator)
+        return {"samples": model.generative.draw(drawn.parts).mean}
+
+
+def rotations(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Reconstructions of images that are rotated in steps of 30 degrees, beginning with 0.
+
+    Returns:
+        `angles` [12] in degrees, counter-clockwise; the rotated `images` and their reconstructions from parts, `chain`,
+        both [12, B, C, H, W]; `owner` int64 [12, B, H, W], the template with the largest visible share at each pixel,
+        -1 where almost nothing is drawn.
+    """
+    angles = torch.arange(0, 360, TURN, device=images.device)
+    turned = _turned(images, angles)
+    pictures = [model.picture(model.part_encoder(each)) for each in turned]
+    return {
+        "angles": angles,
+        "images": turned,
+        "chain": torch.stack([picture.mean for picture in pictures]),
+        "owner": torch.stack([_owner(picture.shares) for picture in pictures]),
+    }
+
+
+def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Free-form inference of the first 2, or of the first image if there is no 2, rotated by `angles` [7]: 0, 30, ...,
+    180 degrees. The other arrays are those of `free_form`."""
+    angles = torch.arange(0, 181, TURN, device=images.device)
+    two = int((labels == TWO).int().argmax())
+    turned = _turned(images[two : two + 1], angles).flatten(0, 1)
+    return {"angles": angles, **free_form(model, turned, labels)}
+
+
+def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Free-form inference: gradient ascent of the bound in the parameters of q of each image (section 2.4).
+
+    It starts at the amortised posterior, that of the networks.
+
+    Returns:
+        `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K]; the `images`; for the
+        amortised posterior, and with the ending `_free` for the last step: `presence` [B, n0], log odds, `pose`
+        [B, n0, 6], and the reconstruction `chain` [B, C, H, W].
+    """
+    inferred, last = model.infer(images), model.options.free_steps
+    with torch.inference_mode(False), torch.enable_grad(), float32(images):
+        images = images.clone()
+        start = inferred._replace(part_belief=_free(inferred.part_belief), object_belief=_free(inferred.object_belief))
+        free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
+        beliefs = (free.part_belief, free.object_belief)
+        learned = [values for belief in beliefs for values in belief if values is not None]
+        adam = torch.optim.Adam(learned, lr=model.options.free_rate)
+        reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
+        along = []
+        for step in range(last + 1):
+            if step in reported:
+                with torch.no_grad():
+                    along.append(_average_bound(model, images, free))
+            if step < last:
+                bound = model.bound(images, _drawn(model, free, "free-form", step))["bound"]
+                for values, gradient in zip(learned, torch.autograd.grad(-bound.sum(), learned), strict=True):
+                    values.grad = gradient
+                adam.step()
+    made = {"images": images, "bound_along": torch.stack(along), "steps": torch.tensor(reported)}
+    for ending, found in (("", start), ("_free", free)):
+        made[f"presence{ending}"] = found.object_belief.logits.detach()
+        made[f"pose{ending}"] = found.object_belief.poses.detach().flatten(2)
+        made[f"chain{ending}"] = model.picture(found.part_belief).mean.detach()
     return made
 
 
-def samples(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["samples"](images, labels)
-    return made
+def _free(belief: Belief) -> Belief:
+    """A copy of q with separate learnable parameters for every image."""
+    shape, (logits, poses, deviations) = belief.poses.shape, belief
+    return belief._replace(
+        logits=logits.detach().clone().requires_grad_(),
+        poses=poses.detach().clone().requires_grad_(),
+        log_deviations=None if deviations is None else deviations.detach().expand(shape).clone().requires_grad_(),
+    )
 
 
-def chain(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["chain"](images, labels)
-    return made
+def _drawn(model: GenerativeCapsules, found: Inferred, purpose: str, step: int) -> Inferred:
+    """The same q of parts and objects with a new draw. Neither depends on the other."""
+    return found._replace(
+        parts=model.draw(found.part_belief, f"{purpose}/parts", step),
+        objects=model.draw(found.object_belief, f"{purpose}/objects", step),
+    )
 
 
-def rotations(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["rotations"](images, labels)
-    return made
+def _average_bound(model: GenerativeCapsules, images: Tensor, found: Inferred) -> Tensor:
+    """Mean of the bound over `free_samples` draws, [B]."""
+    bounds = [
+        model.bound(images, _drawn(model, found, "free-form-bound", draw))["bound"]
+        for draw in range(model.options.free_samples)
+    ]
+    return torch.stack(bounds).mean(0)
 
 
-def free_form(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["free-form"](images, labels)
-    return made
+def _turned(images: Tensor, angles: Tensor) -> Tensor:
+    """Images rotated by each of some angles in degrees: [A, B, C, H, W]."""
+    return torch.stack([rotated(images, float(angle)) for angle in angles])
 
 
-def free_form_rotations(model: Any, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = model.probes()["free-form-rotations"](images, labels)
-    return made
+def _owner(shares: Tensor) -> Tensor:
+    """The template with the largest visible share, -1 where almost nothing is drawn: [B, n1, H, W] to [B, H, W]."""
+    return torch.where(shares.sum(1) < VISIBLE, -1, shares.argmax(1))

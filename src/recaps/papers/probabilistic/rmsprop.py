@@ -1,4 +1,4 @@
-"""RMSProp as TensorFlow 1 has it."""
+"""RMSProp as TensorFlow 1 implements it (for SCAE)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 class RMSProp(torch.optim.Optimizer):
     """v = decay v + (1 - decay) g^2, m = momentum m + rate g / sqrt(v + epsilon), w = w - m.
 
-    PyTorch's own adds `epsilon` outside of the root, and starts v at zero where this one starts it at one, so that the
+    PyTorch's implementation adds `epsilon` outside the root and starts v at zero. This one starts v at one, so that the
     first steps are small.
     """
 

@@ -1,10 +1,10 @@
-"""*Stacked Capsule Autoencoders*, to which *Capsule Networks: A Probabilistic Perspective* compares its model.
+"""*Stacked Capsule Autoencoders* (SCAE), the baseline of *Capsule Networks: A Probabilistic Perspective*.
 
-A convolutional network finds parts: a pose, a presence and some features of each. A picture is a mixture of the parts'
-templates, drawn where their poses put them. A set transformer finds objects among the parts, and each object votes for
-the pose of every part, so that a pose is a mixture of votes. Both likelihoods are maximised, with no gradient between
-them but that of the features, under losses that make objects sparse. Where the paper and the code that came with it
-differ, this is the code.
+A convolutional network infers a pose, a presence and features of each part. The image is modelled as a mixture of the
+templates of the parts, drawn at their poses. A set transformer infers objects from the parts, and each object votes for
+the pose of every part, so that the poses are modelled as a mixture of votes. Training maximises both likelihoods. Of
+the gradients of the second one, only those of the features reach the parts. Further losses make the objects sparse.
+Where the SCAE paper and its released code differ, this file follows the code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, logsigmoid, relu, softplus
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model
-from recaps.nn.attentive_pooling import AttentivePooling
+from recaps.nn.attention import AttentivePooling
 from recaps.nn.convolution import convolve, size_after
 from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.losses import right, summed_squared_error
@@ -32,45 +32,43 @@ from recaps.papers.probabilistic.template_mixture import Mixture, template_mixtu
 
 KERNEL = 3
 STRIDES = (2, 2, 1, 1)
-#: Numbers of a pose.
+#: Numbers in a pose.
 POSE = 6
-#: Logarithm of the density, and of the weight, of the vote that explains what no object does.
+#: Log density and log weight of the dummy vote, which explains the parts that no object explains.
 DUMMY = -2 * math.log(10)
 
 
 class Parts(NamedTuple):
-    """What is found in images."""
+    """The parts of images."""
 
     poses: Tensor
-    """Template to canvas, [B, J, 2, 3]."""
+    """Poses that map the template to the canvas, [B, J, 2, 3]."""
     features: Tensor
     """Special features, [B, J, F]."""
     logits: Tensor
-    """Of presences, noise included, [B, J]."""
+    """Logits of the presences, with noise, [B, J]."""
 
 
 class Objects(NamedTuple):
-    """What explains the parts."""
+    """The objects that explain the parts."""
 
     presence: Tensor
-    """Of the object and of the part that it is surest of, [B, K]: the "prior" presence."""
+    """The "prior" presence, [B, K]: presence of the object times its largest presence of a part."""
     posterior: Tensor
-    """Shares of objects in the explanation of each part, [B, K, J]; the rest is nobody's."""
+    """Posterior probability that object k explains part j, [B, K, J]. The dummy vote has the rest."""
     log_likelihood: Tensor
-    """Of the poses of the parts that are present, [B]."""
-    deviations: Tensor
-    """What the image adds to the poses of parts in their objects, [B, K, 6, J], before these are made matrices."""
+    """Log-likelihood of the poses, weighted by the presences of the parts, [B]."""
+    offsets: Tensor
+    """Dependence of the relations between objects and parts on the image, [B, K, 6, J], as raw numbers of `pose`."""
 
     @property
     def mass(self) -> Tensor:
-        """Parts that an object explains, [B, K]: its "posterior" presence."""
+        """The "posterior" presence, [B, K]: number of parts that the object explains."""
         return self.posterior.sum(2)
 
 
 class SCAE(Model):
-    """Images [B, C, H, W] to J parts, K objects and pictures."""
-
-    step = 0  # the training step that noise is drawn for
+    """Infers J parts and K objects of images [B, C, H, W], and models the images by the parts."""
 
     def __init__(self, options: SCAEOptions, image_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
@@ -84,14 +82,15 @@ class SCAE(Model):
         self.posterior_probe = _linear(options.objects, classes)
         self.noise = Noise()
 
-    def parts(self, images: Tensor, noisy: bool) -> Parts:
+    def parts(self, images: Tensor, noise: int | None) -> Parts:
+        """The parts of images. `noise`: the training step whose noise is added to the presences; None: no noise."""
         found = self.part_encoder(images)
         with float32(images):
             poses, features, logits = found.split([POSE, self.options.features, 1], 2)
-            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts", noisy))
+            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts", noise))
 
     def pictures(self, parts: Parts, images: Tensor) -> Mixture:
-        """The mixture that parts make of a picture, held against images [B, C, H, W]."""
+        """The mixture model of images [B, C, H, W] that the parts define, evaluated at these images."""
         colours = self.templates.colours(parts.features)
         with float32(images):
             layers = torch.cat([self.templates.values(), self.templates.alphas], 1)
@@ -99,8 +98,8 @@ class SCAE(Model):
             background = (self.templates.background.sigmoid(), softplus(self.templates.background_logit))
             return template_mixture(images, drawn, colours, logsigmoid(parts.logits), *background)
 
-    def objects(self, parts: Parts, noisy: bool) -> Objects:
-        """The objects that explain parts; of these only the features get a gradient."""
+    def objects(self, parts: Parts, noise: int | None) -> Objects:
+        """The objects that explain the parts. Of the parts, only features receive gradients. `noise` as in `parts`."""
         poses, presences = parts.poses.detach(), parts.logits.detach().sigmoid()
         with torch.no_grad():
             templates = self.templates.values() * self.templates.colours(parts.features)[..., None, None]
@@ -108,18 +107,18 @@ class SCAE(Model):
         capsules = self.object_decoder(self.object_encoder(torch.cat(seen, 2), presences))
         with float32(poses):
             votes = compose(pose(*capsules.poses.unbind(2)).unsqueeze(2), pose(*capsules.relations.unbind(2)))
-            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects", noisy))
-            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes", noisy))
+            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects", noise))
+            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes", noise))
             log_presence = of_object.unsqueeze(2) + of_part
             densities, posterior = vote_mixture(poses, votes, capsules.scales, log_presence)
             log_likelihood = (densities * presences).sum(1)
-            return Objects(log_presence.amax(2).exp(), posterior, log_likelihood, capsules.deviations)
+            return Objects(log_presence.amax(2).exp(), posterior, log_likelihood, capsules.offsets)
 
-    def _noisy(self, logits: Tensor, purpose: str, noisy: bool) -> Tensor:
-        """Logits and uniform noise about zero."""
-        if not noisy or not self.options.noise_scale:
+    def _noisy(self, logits: Tensor, purpose: str, step: int | None) -> Tensor:
+        """Logits plus uniform noise with mean zero."""
+        if step is None or not self.options.noise_scale:
             return logits
-        generator = self.noise.generator(logits.device, purpose, self.step)
+        generator = self.noise.generator(logits.device, purpose, step)
         noise = torch.rand(logits.shape, generator=generator, device=logits.device)
         return logits + self.options.noise_scale * (noise - 0.5)
 
@@ -133,31 +132,34 @@ class SCAE(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"rmsprop": self.optimizer}
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        self.step = step
-        return super().training_step(batch, step)
-
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """`loss`; the terms that, with the weights of the options, it is made of: minus the log-likelihoods `image` and
-        `poses` in nats, `dynamic`, `posterior_within` less `posterior_between`, `prior_within`, `prior_between` and
-        `probes`; the accuracies of the probes, `accuracy_prior` and `accuracy_posterior`; the summed squared
-        `reconstruction_error`. Labels are for the probes, which nothing else learns from.
+        """Losses of a training step.
+
+        Returns:
+            `loss`, the weighted sum of the following terms; the negative log-likelihoods `image` and `poses` in nats,
+            `dynamic`, `posterior_within`, `posterior_between` (with a negative weight), `prior_within`, `prior_between`
+            and `probes`, the cross-entropy of two linear classifiers on the presences; the accuracies of these
+            classifiers, `accuracy_prior` and `accuracy_posterior`; and the summed squared `reconstruction_error`. Only
+            the classifiers learn from labels.
         """
         images, labels, options = batch["images"], batch["labels"], self.options
-        parts = self.parts(images, noisy=True)
+        parts = self.parts(images, step)
         mixture = self.pictures(parts, images)
-        objects = self.objects(parts, noisy=True)
+        objects = self.objects(parts, step)
         with float32(images):
             expected = options.within_constant or options.objects / self.classes
             within, between = entropies(objects.mass)
             prior, posterior = (
-                probe(presences.detach())
-                for probe, presences in ((self.prior_probe, objects.presence), (self.posterior_probe, objects.mass))
+                classifier(presences.detach())
+                for classifier, presences in (
+                    (self.prior_probe, objects.presence),
+                    (self.posterior_probe, objects.mass),
+                )
             )
             terms = {
                 "image": -mixture.log_likelihood.mean(),
                 "poses": -objects.log_likelihood.mean(),
-                "dynamic": 0.5 * objects.deviations.square().sum() / len(images),
+                "dynamic": 0.5 * objects.offsets.square().sum() / len(images),
                 "posterior_within": within,
                 "posterior_between": between,
                 "prior_within": (objects.presence.sum(1) - expected).square().mean(),
@@ -179,30 +181,28 @@ class SCAE(Model):
             "reconstruction_error": summed_squared_error(mixture.mean, images).mean(),
         }
 
-    # What was learned
+    # Evaluation
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """`presence` [B, K], how many parts each object explains (the "posterior" presence), and `prior_presence`
-        [B, K]; the summed squared `reconstruction_error` [B] of the mixture's mean."""
-        parts = self.parts(images, self.options.noise_at_test)
-        objects = self.objects(parts, self.options.noise_at_test)
+        """Presences of the objects and the error of the picture.
+
+        Returns:
+            `presence` [B, K], the posterior presences, and `prior_presence` [B, K]; the summed squared
+            `reconstruction_error` [B] of the mean of the mixture.
+        """
+        noise = 0 if self.options.noise_at_test else None
+        parts = self.parts(images, noise)
+        objects = self.objects(parts, noise)
         return {
             "presence": objects.mass,
             "prior_presence": objects.presence,
             "reconstruction_error": summed_squared_error(self.pictures(parts, images).mean, images),
         }
 
-    def probes(self) -> dict[str, Any]:
-        return {"chain": self.chain}
-
-    def chain(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """`images` and what is left of them in parts (`chain`): the mean of their mixture, both [B, C, H, W]."""
-        return {"images": images, "chain": self.pictures(self.parts(images, self.options.noise_at_test), images).mean}
-
 
 class PartEncoder(nn.Module):
-    """Four convolutions, a bias for each place, attentive pooling: [B, C, H, W] to a pose, features and the logit of
-    the presence of each part, [B, J, 6 + F + 1], float32."""
+    """Four convolutions, a bias for each place, and attentive pooling: images [B, C, H, W] to the pose, the features
+    and the logit of the presence of each part, [B, J, 6 + F + 1], float32."""
 
     def __init__(self, options: SCAEOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class PartEncoder(nn.Module):
 
 
 class Templates(nn.Module):
-    """What parts look like: values and alphas, a colour that depends on the image, and what is behind them."""
+    """Templates with values and alphas, their colours, which depend on the image, and the background."""
 
     def __init__(self, options: SCAEOptions, channels: int) -> None:
         super().__init__()
@@ -251,19 +251,19 @@ class Templates(nn.Module):
         return self.logits.sigmoid()
 
     def colours(self, features: Tensor) -> Tensor:
-        """Factors of the templates' values, float32: [B, J, F] to [B, J, C]."""
+        """Colours that multiply the values of the templates: features [B, J, F] to [B, J, C], float32."""
         return self.colour(features).float().sigmoid()
 
 
 class Attention(nn.Module):
-    """One head of attention: queries [B, n, D] or [n, D] look at items [B, m, D]; [B, n, D], float32."""
+    """Attention with one head, from queries [B, n, D] or [n, D] to items [B, m, D]: returns [B, n, D], float32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (_linear(width, width) for _ in range(4))
 
     def forward(self, queries: Tensor, items: Tensor, bias: Tensor) -> Tensor:
-        """`bias` [B, m] is added to the scores of items."""
+        """`bias` [B, m] is added to the scores of the items."""
         queries, keys, values = (
             layer(each).float() for layer, each in ((self.query, queries), (self.key, items), (self.value, items))
         )
@@ -274,7 +274,7 @@ class Attention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention of items [B, m, D] to each other, then a layer of hidden units, both with a way around them."""
+    """Self-attention of items [B, m, D], then a hidden layer, both with residual connections."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class SelfAttention(nn.Module):
 
 
 class ObjectEncoder(nn.Module):
-    """A set transformer: parts, as a pose, their absence, features and a template, to objects [B, K, D]."""
+    """A set transformer: parts, each given as pose, 1 - presence, features and template, to objects [B, K, D]."""
 
     def __init__(self, options: SCAEOptions, channels: int) -> None:
         super().__init__()
@@ -311,24 +311,24 @@ class ObjectEncoder(nn.Module):
 
 
 class Capsules(NamedTuple):
-    """What object capsules say of themselves and their parts."""
+    """The object capsules: their own variables and those of their parts."""
 
     poses: Tensor
-    """Object to canvas, [B, K, 6], before they are made matrices."""
+    """Poses that map the object to the canvas, [B, K, 6], as raw numbers of `pose`."""
     relations: Tensor
-    """Part to object, [B, K, 6, J], likewise."""
-    deviations: Tensor
-    """Of relations, from what they are in any image."""
+    """Poses that map the part to the object, [B, K, 6, J], as raw numbers of `pose`."""
+    offsets: Tensor
+    """The part of `relations` that depends on the image."""
     object_logits: Tensor
-    """Of the presences of objects, [B, K]."""
+    """Logits of the presences of objects, [B, K]."""
     part_logits: Tensor
-    """Of the presences of parts in objects, [B, K, J]."""
+    """Logits of the presences of parts in objects, [B, K, J]."""
     scales: Tensor
     """Standard deviations of votes, [B, K, J]."""
 
 
 class ObjectDecoder(nn.Module):
-    """Objects [B, K, D] to what they say, by weights that every object has for itself; float32."""
+    """Objects [B, K, D] to object capsules, float32. Every object has its own weights."""
 
     def __init__(self, options: SCAEOptions) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class ObjectDecoder(nn.Module):
             PerObject(number, fewer, more)
             for fewer, more in ((options.object_width, options.hidden), (options.hidden, options.object_dim))
         )
-        # An object capsule has one dimension more, which says that it exists.
+        # An object capsule has one more dimension, which is constantly 1.
         self.hidden = PerObject(number, options.object_dim + 1, options.hidden)
         self.out = PerObject(number, options.hidden, sum(self.splits), bias=False)
         self.bias = nn.Parameter(torch.zeros(number, sum(self.splits[1:])))
@@ -350,13 +350,13 @@ class ObjectDecoder(nn.Module):
         capsules = second(relu(first(objects.transpose(0, 1))))
         existing = nn.functional.pad(capsules, (0, 1), value=1.0)
         made = self.out(relu(self.hidden(existing))).float().transpose(0, 1)
-        deviations, others = made.split([self.splits[0], sum(self.splits[1:])], 2)
-        deviations = deviations.unflatten(2, (POSE, -1))
+        offsets, others = made.split([self.splits[0], sum(self.splits[1:])], 2)
+        offsets = offsets.unflatten(2, (POSE, -1))
         poses, object_logits, part_logits, scales = (others + self.bias).split(self.splits[1:], 2)
         return Capsules(
             poses,
-            deviations + self.relations,
-            deviations,
+            offsets + self.relations,
+            offsets,
             object_logits.squeeze(2),
             part_logits,
             softplus(scales + 0.5) + 0.01,
@@ -364,7 +364,7 @@ class ObjectDecoder(nn.Module):
 
 
 class PerObject(nn.Module):
-    """A linear layer for each object: [K, B, fewer] to [K, B, more]."""
+    """A separate linear layer for each object: [K, B, fewer] to [K, B, more]."""
 
     def __init__(self, objects: int, fewer: int, more: int, bias: bool = True) -> None:
         super().__init__()
@@ -377,27 +377,27 @@ class PerObject(nn.Module):
 
 
 def pose(scale_x: Tensor, scale_y: Tensor, angle: Tensor, shear: Tensor, right: Tensor, down: Tensor) -> Tensor:
-    """A pose [..., 2, 3] of six unbounded numbers, all [...]: scales between 0.01 and 1.01, an angle in turns, a shear
-    and a translation between -1 and 1."""
+    """A pose [..., 2, 3] from six unbounded numbers [...]. Scales lie between 0.01 and 1.01, the angle is in turns, the
+    shear and the translation lie between -1 and 1."""
     scale_x, scale_y = scale_x.sigmoid() + 0.01, scale_y.sigmoid() + 0.01
     shear, right, down = ((5 * each).tanh() for each in (shear, right, down))
     cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
     across = [scale_x * cos + shear * scale_y * sin, shear * scale_y * cos - scale_x * sin, right]
-    # One entry of all matrices after the other in memory: to sum six neighbours takes longer than six arrays.
+    # Each entry of the matrices is contiguous in memory, because summing six arrays is faster than six neighbours.
     return torch.stack([*across, scale_y * sin, scale_y * cos, down]).unflatten(0, (2, 3)).movedim((0, 1), (-2, -1))
 
 
 def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Tensor) -> tuple[Tensor, Tensor]:
-    """Poses of parts as mixtures of the objects' votes, with weights that are not normalised.
+    """The poses of parts under mixtures of the votes of objects. The mixture weights are not normalised.
 
     Args:
         poses: [B, J, 2, 3].
         votes: [B, K, J, 2, 3].
-        scales: standard deviations of all numbers of a vote, [B, K, J].
-        log_presence: logarithm of the weight of a vote, [B, K, J].
+        scales: standard deviations of the votes, [B, K, J].
+        log_presence: log weights of the votes, [B, K, J].
 
     Returns:
-        Logarithms of the densities [B, J], and shares of the objects in them [B, K, J]; the rest is the dummy's.
+        Log densities [B, J] and posterior probabilities of the objects [B, K, J]. The dummy vote has the rest.
     """
     off = (poses.unsqueeze(1) - votes).square().sum((3, 4)) / scales.square()
     log_density = -0.5 * off - POSE * (scales.log() + 0.5 * math.log(2 * math.pi))
@@ -407,7 +407,7 @@ def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Ten
 
 
 def entropies(mass: Tensor) -> tuple[Tensor, Tensor]:
-    """Entropy in nats of how an image's mass is shared among objects, on average, and of how that of all images is.
+    """Entropies in nats of the distribution of mass over objects: the mean over single images, and that of the batch.
 
     Args:
         mass: [B, K], not negative.
@@ -426,7 +426,7 @@ def _linear(fewer: int, more: int) -> nn.Linear:
 
 
 def _initial(layer: Any) -> Any:
-    """Weights and biases as the library of the released code draws them."""
+    """Initialise as the library of the released code does."""
     return initialise(layer, std=layer.weight[0].numel() ** -0.5, bias=0.0)
 
 

@@ -1,5 +1,104 @@
-"""Tables of the paper `probabilistic`."""
+"""Tables of *Capsule Networks, a Probabilistic Perspective*."""
 
-from recaps.papers.probabilistic.metrics import table_1, table_2, table_3
+from __future__ import annotations
 
-__all__ = ["table_1", "table_2", "table_3"]
+import pandas as pd
+
+from recaps.report.results import Results
+from recaps.report.statistics import sd
+
+#: Largest rotations of the test digits to either side, in degrees.
+ROTATED = (45, 90, 135, 180)
+
+#: Features of the linear classifiers, by the head.
+FEATURES = {"presence": "t0", "presence-pose": "t0, A0", "linear": "VAE's μ, σ"}
+
+#: Test sets of table 1, by the protocol.
+TESTED = {
+    "mnist": "MNIST",
+    **{f"mnist-{degrees}": f"MNIST rotated by up to {degrees}°" for degrees in ROTATED},
+    "affnist": "affNIST",
+}
+
+#: Columns of table 3, by the protocol.
+UPRIGHT = {"mnist": "up to 0°", **{f"mnist-{degrees}": f"up to {degrees}°" for degrees in ROTATED}}
+
+#: Rows of table 2, by the metric.
+FINDINGS = {
+    "same-template-small": "Ink drawn by the same template after a rotation by 30°",
+    "same-template-large": "Ink drawn by the same template after a rotation by 90° or more",
+    "same-template-by-chance": "Ink drawn by the same template after 90° or more, by chance",
+    "near-copies": "Templates that are nearly an affine map of another one",
+    "nearest-template": "Distance of the nearest template under the best affine map",
+    "amortised-accuracy": "Linear classification of t0, amortised",
+    "free-form-accuracy": "Linear classification of t0, free-form",
+    "free-form-refitted": "Linear classification of t0, free-form, classifier refitted",
+    "free-form-gain": "Gain by free-form inference",
+    "bound-amortised": "Bound, amortised",
+    "bound-free-form": "Bound, free-form",
+    "bound-raised": "Images whose bound rises",
+    "bound-mnist": "Bound of Gaussian poses, amortised",
+    "twos-error-amortised": "Error of a rotated 2, amortised",
+    "twos-error-free-form": "Error of a rotated 2, free-form",
+    **{f"reconstruction-error-{degrees}": f"Error of digits rotated by up to {degrees}°" for degrees in (0, *ROTATED)},
+    "generative-parameters": "Parameters of the generative model",
+    "decoder-parameters": "Parameters of the VAE's decoder",
+    "presence-mnist-40": "Linear classification of MNIST (40x40), posterior presences",
+    "prior-presence-mnist-40": "Linear classification of MNIST (40x40), prior presences",
+    "presence-affnist": "Linear classification of affNIST, presences",
+}
+
+
+def table_1(results: Results) -> pd.DataFrame:
+    """Accuracies of linear classification out of distribution, with the published values and standard deviations."""
+    printed = {each.metric: each for each in results.printed.values()}
+    rows: list[dict[str, object]] = []
+    for head, label in FEATURES.items():
+        for protocol, tested in TESTED.items():
+            theirs = printed[f"{head}-{protocol}"]
+            ours = _measured(results, theirs.variant, theirs.metric)
+            if len(ours):
+                row: dict[str, object] = {"features": label, "tested": tested, "accuracy % ours": ours["value"].mean()}
+                row |= {"sd": sd(ours["value"].to_numpy()), "accuracy % published": theirs.value}
+                row |= {"sd published": theirs.sd, "tested on": ours["measured_on"].iloc[0]}
+                rows.append(row | {"n": ours["n"].iloc[0], "seeds": len(ours)})
+    return pd.DataFrame(rows)
+
+
+def table_2(results: Results) -> pd.DataFrame:
+    """Values of statements that the paper makes without a number or shows as pictures, as means over seeds."""
+    published = {(each.variant, each.metric): each.value for each in results.printed.values()}
+    rows: list[dict[str, object]] = []
+    for metric, label in FINDINGS.items():
+        for variant, settings in results.paper.variants.items():
+            found = _measured(results, variant, metric)
+            if len(found):
+                row: dict[str, object] = {"finding": label, "model": settings.title, "value": found["value"].mean()}
+                row |= {"sd": sd(found["value"].to_numpy()), "unit": found["unit"].iloc[0]}
+                row |= {"published": published.get((variant, metric)), "measured on": found["measured_on"].iloc[0]}
+                rows.append(row | {"n": int(found["n"].iloc[0]) or pd.NA, "seeds": len(found)})
+    return pd.DataFrame(rows).astype({"n": "Int64"})  # some values are not means over images
+
+
+def table_3(results: Results) -> pd.DataFrame:
+    """Accuracies out of distribution of all variants that were trained on upright digits, and the published ones."""
+    printed = {each.metric: each for each in results.printed.values()}
+    rows: list[dict[str, object]] = []
+    for head in ("presence", "presence-pose"):
+        metrics = {column: f"{head}-{protocol}" for protocol, column in UPRIGHT.items()}
+        row: dict[str, object] = {"features": FEATURES[head], "model": "published"}
+        row |= {"seeds": printed[f"{head}-mnist"].seeds}
+        rows.append(row | {column: printed[metric].value for column, metric in metrics.items()})
+        for variant, settings in results.paper.variants.items():
+            found = {column: results.metric(variant, metric) for column, metric in metrics.items()}
+            accuracies = {column: values.mean() for column, values in found.items() if len(values)}
+            if accuracies:
+                row = {"features": FEATURES[head], "model": settings.title, "seeds": len(results.seeds)}
+                rows.append(row | accuracies)
+    return pd.DataFrame(rows, columns=["features", "model", *UPRIGHT.values(), "seeds"])
+
+
+def _measured(results: Results, variant: str, metric: str) -> pd.DataFrame:
+    """The rows of `metrics.csv` of a variant and a metric, one for each seed."""
+    rows = results.metrics
+    return rows[(rows["variant"] == variant) & (rows["metric"] == metric)]

@@ -1,4 +1,4 @@
-"""A picture as a mixture of templates, pixel by pixel: its likelihood, and the gradient of that by hand."""
+"""The likelihood of an image under a mixture of templates at each pixel, with a hand-written gradient (SCAE)."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: Numbers of what is drawn that a CPU works on at a time: so few that they stay in its cache.
+#: Numbers that a CPU processes at a time, few enough to stay in its cache.
 CHUNK = 2**19
 
 
 class Mixture(NamedTuple):
-    """What a mixture says of images."""
+    """A mixture model evaluated at images."""
 
     log_likelihood: Tensor
-    """In nats, summed over pixels and channels, [B]."""
+    """Log-likelihood in nats, summed over pixels and channels, [B]."""
     mean: Tensor
-    """The picture to be expected, [B, C, H, W]; a constant."""
+    """Mean of the mixture, [B, C, H, W], without gradients."""
 
 
 def template_mixture(
     images: Tensor, drawn: Tensor, colours: Tensor, log_presence: Tensor, background: Tensor, background_logit: Tensor
 ) -> Mixture:
-    """Every value of a picture comes from one template or the background, with a standard deviation of 1.
+    """The mixture model of images: each value comes from one template or the background, with standard deviation 1.
 
-    *Stacked Capsule Autoencoders*, eqs. 6 and 7: sum_j w_j N(x; c_j T_j, 1) / sum_j w_j, w_j being presence times the
-    exponential of the template's alpha. Where a template is not drawn its values and its alpha are zero, so there it
-    speaks for black.
+    *Stacked Capsule Autoencoders*, eqs. 6 and 7: sum_j w_j N(x; c_j T_j, 1) / sum_j w_j, where w_j is the presence
+    times the exponential of the alpha of the template. Outside a template its values and its alpha are zero, so there
+    the template predicts black.
 
     Args:
         images: [B, C, H, W].
-        drawn: the templates' values and, as the last channel, their alphas on the canvas, [B, J, C + 1, H, W].
-        colours: factors of the templates' values, [B, J, C].
+        drawn: values and, as the last channel, alphas of the templates on the canvas, [B, J, C + 1, H, W].
+        colours: colours that multiply the values of the templates, [B, J, C].
         log_presence: [B, J].
-        background: its value, a scalar.
-        background_logit: logarithm of its weight, a scalar.
+        background: value of the background, a scalar.
+        background_logit: log weight of the background, a scalar.
     """
     tensors = (drawn, colours, log_presence, background, background_logit)
     learning = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
@@ -46,7 +46,7 @@ def template_mixture(
 
 
 class _Mixture(torch.autograd.Function):
-    """The gradient is made together with the likelihood, while all that it needs is at hand."""
+    """Computes the gradient together with the likelihood, because both need the same intermediate values."""
 
     @staticmethod
     def forward(ctx: Any, learning: bool, images: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, at_likelihood: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        _ = ctx.saved_tensors  # complains where one was changed in place
+        _ = ctx.saved_tensors  # raises an error if one was changed in place
         *of_images, at_background, at_background_logit = ctx.gradients
         scaled = (each * at_likelihood.view(-1, *[1] * (each.ndim - 1)) for each in of_images)
         return None, None, *scaled, at_background @ at_likelihood, at_background_logit @ at_likelihood
@@ -79,8 +79,8 @@ class _Mixture(torch.autograd.Function):
 def _part(
     images: Tensor, of_images: Sequence[Tensor], of_all: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Likelihood and mean of some images. `gradients`, if there are any, are filled with those of the likelihood, by
-    what is drawn, colours and presences, and by background and its logit, for each image."""
+    """Likelihood and mean of some images. `gradients`, if not empty, are filled with the gradients of the likelihood
+    with respect to `drawn`, `colours`, `log_presence`, `background` and `background_logit`, for each image."""
     (drawn, colours, log_presence), (background, background_logit) = of_images, of_all
     channels = images.shape[1]
     values, x, colours = drawn[:, :, :channels], images.unsqueeze(1), colours[..., None, None]
@@ -97,7 +97,7 @@ def _part(
     mean = x - ((off * weights).sum(1, keepdim=True) + off_behind * behind) / total
     if gradients:
         at_drawn, at_colours, at_presence, at_background, at_background_logit = gradients
-        # Shares in the explanation of a number, and what they would be without looking at it.
+        # Posterior and prior probabilities of the components.
         after, before = fitting.div_(fit), weights.div_(total)
         at_alphas = at_drawn[:, :, channels:]
         torch.sub(after.sum(2, keepdim=True), before, alpha=channels, out=at_alphas)

@@ -1,4 +1,4 @@
-"""Templates that a model draws with: how nearly two are the same up to an affine map, and which one draws a stroke."""
+"""Learned templates: how similar two are under the best affine map, and whether a template stays with its stroke."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ import numpy as np
 from recaps.datasets.warp import rotation
 from recaps.npz import Array
 
-#: An affine map may make a template at most this many times as large, or as small, in any direction. Without a limit a
-#: small, even part of one stroke could be blown up to be any other.
+#: Largest factor by which an affine map may stretch or shrink a template in any direction. Without this limit, a small
+#: uniform part of one stroke could be enlarged to match any other.
 STRETCH = 2.0
-#: Maps that the search starts from, the steps that it takes from each, and from so many that are then best.
+#: Number of initial maps, steps from each of them, number of best maps that are kept, and steps from each of these.
 STARTS, FIRST_STEPS, KEPT, STEPS = 128, 8, 16, 70
+#: Learning rate of the search.
 RATE = 0.05
 #: Pictures whose mean square is below this are empty.
 EMPTY = 1e-6
 
 
 class Fits(NamedTuple):
-    """The affine maps that take n pictures nearest to each other."""
+    """The best affine maps between n pictures."""
 
     errors: Array
-    """[n, n]: squared error of picture j, mapped as near to picture i as can be, over the squares of i, which is what
-    an empty picture would have. An empty picture has 1 to all others."""
+    """[n, n]: squared error between picture i and picture j under the best map, divided by the sum of squares of i. So
+    an empty picture would have the error 1. The error to or from an empty picture is 1."""
     mapped: Array
-    """[n, n, C, h, w]: picture j as it was mapped to i."""
+    """[n, n, C, h, w]: picture j mapped to picture i."""
 
     def nearest(self) -> tuple[Array, Array]:
-        """For each picture the number of the one that is most like it, [n], and how far they are apart, [n].
+        """The index of the nearest other picture [n], and its distance [n].
 
-        That is the larger of the errors both ways: a part of a picture, the rest of which is moved off the canvas, may
-        be like another, but that is not like the whole.
+        The distance is the larger of the errors in both directions. One direction is not enough: a map can move most of
+        a picture off the canvas, so that the rest matches another picture.
         """
         apart = np.maximum(self.errors, self.errors.T)
         others = np.where(np.eye(len(apart), dtype=bool), np.inf, apart)
@@ -41,10 +42,10 @@ class Fits(NamedTuple):
 
 
 def affine_fits(pictures: Array) -> Fits:
-    """The best affine map between each two of some pictures, which are black outside.
+    """Search the best affine map between each pair of pictures, which are black outside.
 
-    All pairs are searched at once, by Adam from the same random maps, which also mirror; those that are best after a
-    few steps go on.
+    Adam searches all pairs at once, from the same random maps, half of which mirror. The best maps after a few steps
+    are optimised further.
 
     Args:
         pictures: [n, C, h, w].
@@ -70,9 +71,9 @@ def affine_fits(pictures: Array) -> Fits:
 class _Search:
     """The search for maps between n pictures.
 
-    A map is six numbers: an angle after and one before stretching, the logarithms of two stretches before they are
-    squashed, and a shift beside that which lays the centres of ink over each other. Maps [S, n, n, 6] are from S starts
-    to each target from each source; `mirror`, 1 or -1, [S, n, n], turns the source's y axis.
+    A map is six numbers: the angles of a rotation after and before the stretch, the logarithms of two stretch factors
+    before squashing, and a shift in addition to the one that aligns the centres of ink. Maps [S, n, n, 6] are indexed
+    by start, target and source. `mirror` [S, n, n], 1 or -1, flips the y axis of the source.
     """
 
     def __init__(self, shown: Any, scale: Any) -> None:
@@ -80,7 +81,7 @@ class _Search:
         self.centres = shown.new_tensor(_centres(np.abs(shown.numpy()).sum(1)))
 
     def starts(self) -> tuple[Any, Any]:
-        """The maps that the search starts from, and whether they mirror: [S, n, n, 6], [S, 1, 1]."""
+        """The initial maps [S, n, n, 6] and their `mirror` [S, 1, 1]."""
         draw, n = np.random.default_rng(0), len(self.shown)
         numbers = (
             draw.uniform(0, 2 * math.pi, (STARTS, 2)),
@@ -91,7 +92,7 @@ class _Search:
         return maps.repeat(1, n, n, 1), self.shown.new_tensor([1.0, -1.0]).repeat(STARTS // 2)[:, None, None]
 
     def drawn(self, maps: Any, mirror: Any) -> Any:
-        """Every source as it is mapped to every target, [S, n, n, C, h, w]."""
+        """Every source mapped to every target, [S, n, n, C, h, w]."""
         import torch
 
         from recaps.nn.poses import warp
@@ -104,7 +105,7 @@ class _Search:
         return warp(self.shown, poses, (height, width)).unflatten(0, (-1, len(self.shown)))
 
     def improve(self, maps: Any, mirror: Any, steps: int) -> tuple[Any, Any]:
-        """The least errors [S, n, n] on the way from some maps, and the maps that have them."""
+        """The smallest errors [S, n, n] within some steps from the given maps, and the maps that reach them."""
         import torch
 
         maps = maps.clone().requires_grad_()
@@ -123,12 +124,12 @@ class _Search:
 
 
 def _picked(maps: Any, places: Any) -> Any:
-    """Of maps [S, n, n, 6] those at some places [K, n, n]: [K, n, n, 6]."""
+    """Select maps [K, n, n, 6] from maps [S, n, n, 6] by their index [K, n, n]."""
     return maps.gather(0, places.unsqueeze(-1).expand(-1, -1, -1, maps.shape[-1]))
 
 
 def _turn(angles: Any) -> Any:
-    """Matrices [..., 2, 2] that turn by angles [...], in radians."""
+    """Rotation matrices [..., 2, 2] of angles [...] in radians."""
     import torch
 
     cos, sin = angles.cos(), angles.sin()
@@ -136,7 +137,7 @@ def _turn(angles: Any) -> Any:
 
 
 def _centres(ink: Array) -> Array:
-    """Centre (x, y) of the ink [n, h, w], float32 [n, 2], from -1 to 1 between the picture's edges; 0 without ink."""
+    """Centre (x, y) of ink [n, h, w], float32 [n, 2], from -1 to 1 between the edges of the picture; 0 without ink."""
     height, width = ink.shape[1:]
     down, across = ((2 * np.arange(side) + 1) / side - 1 for side in (height, width))
     total = np.maximum(ink.sum((1, 2)), 1e-12)
@@ -144,27 +145,27 @@ def _centres(ink: Array) -> Array:
 
 
 class Agreement(NamedTuple):
-    """How far two drawings of a stroke are made with the same templates."""
+    """How often the same template draws a pixel of a digit before and after a rotation."""
 
     shares: Array
-    """Share of the compared pixels that the same template draws; nan where no pixel can be compared."""
+    """Share of the compared pixels that the same template draws. NaN where no pixel can be compared."""
     by_chance: Array
-    """What that share would be if the pixels of one drawing were shuffled."""
+    """Expected share if the pixels of one drawing were shuffled."""
 
 
 def same_template(owners: Array, angles: Array, ink: Array) -> Agreement:
-    """Whether templates stay with their strokes when an image is turned.
+    """Measure whether templates stay with their strokes when an image is rotated.
 
-    Each drawing is turned back and compared with that of the image as it was, over the ink that both draw.
+    Each drawing is rotated back and compared with the drawing of the original image, over the ink that both draw.
 
     Args:
-        owners: which template is seen at each pixel of the drawing of an image that was turned, -1 where none is,
-            int [A, B, H, W]; the first of the images as they were.
-        angles: by how much each was turned, in degrees, counter-clockwise, [A].
-        ink: where the images as they were have ink, bool [B, H, W].
+        owners: the template that is visible at each pixel of the drawing of a rotated image, -1 for none, int
+            [A, B, H, W]. The first of the A entries belongs to the original images.
+        angles: the rotation of each entry in degrees, counter-clockwise, [A].
+        ink: pixels of the original images that have ink, bool [B, H, W].
 
     Returns:
-        Both [A, B]; 1 for the first.
+        Both arrays [A, B]. The shares of the first entry are 1.
     """
     first = owners[0]
     shares, by_chance = np.full((2, *owners.shape[:2]), np.nan)
@@ -181,12 +182,17 @@ def same_template(owners: Array, angles: Array, ink: Array) -> Agreement:
 
 
 def turned_back(maps: Array, degrees: float) -> Array:
-    """Maps of whole numbers [B, H, W], turned clockwise about their centre; the nearest pixel, -1 from outside."""
+    """Rotate maps of integers [B, H, W] clockwise about their centre. Takes the nearest pixel, -1 outside the map."""
     height, width = maps.shape[1:]
     x, y = np.meshgrid(np.arange(width) - (width - 1) / 2, np.arange(height) - (height - 1) / 2)
-    # Content at p was moved to R p; so what belongs at p is now there.
+    # The content of p was moved to R p, so it is read from there.
     across, down = rotation(np.asarray(degrees, np.float64)) @ np.stack([x.ravel(), y.ravel()])
     columns, rows = (np.rint(each + (side - 1) / 2).astype(int) for each, side in ((across, width), (down, height)))
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     found = maps[:, rows.clip(0, height - 1), columns.clip(0, width - 1)]
     return np.where(inside, found, -1).reshape(maps.shape)
+
+
+def signed(angles: Array) -> Array:
+    """Angles from 0 to 360 degrees as rotations to either side, above -180 and up to 180."""
+    return np.asarray((angles + 179.5) % 360 - 179.5)

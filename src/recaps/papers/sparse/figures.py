@@ -1,5 +1,142 @@
-"""Figures of the paper `sparse`."""
+"""Figures of *Sparse Unsupervised Capsules Generalize Better*."""
 
-from recaps.papers.sparse.metrics import figure_1, figure_2, figure_3, figure_4, figure_5
+from __future__ import annotations
 
-__all__ = ["figure_1", "figure_2", "figure_3", "figure_4", "figure_5"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from recaps.npz import Array
+from recaps.papers.sparse.metrics import relative_support, routes, sparse
+from recaps.report.plots import mosaic
+from recaps.report.results import Results
+
+
+def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Six dimensions of SUPCAPS digit capsules, each moved from -0.25 to 0.25."""
+    return _traversals(results, "supcaps-28", "offset of one dimension of the digit's capsule", 6)
+
+
+def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The contribution of each capsule to the reconstruction of one image, a row per model on 28x28 images."""
+    every = results.paper.variants.items()
+    shown = {name: each for name, each in every if "single-capsules" in each.probes and each.data == "mnist/train"}
+    drawing, axes = plt.subplots(len(shown), 3, figsize=(9, 3.2 * len(shown)), squeeze=False)
+    data = []
+    for row, (variant, settings) in zip(axes, shown.items(), strict=True):
+        probe = results.probe(variant, "single-capsules")
+        image, full, without = probe["images"][0, 0], probe["full"][0, 0], probe["without"][0, :, 0]
+        change = without - full
+        panels = (
+            ("input, all, each alone", [image, full, *probe["single"][0, :, 0]], "gray", 0, 1),
+            ("leaving one out", [*without], "gray", 0, 1),
+            ("change from leaving one out", [*change], "RdBu_r", -1, 1),
+        )
+        for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
+            mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
+            axis.set_title(title)
+        row[0].set_ylabel(settings.title)
+        total = np.square(full).sum()
+        for capsule, changed in enumerate(np.square(change).sum((1, 2))):
+            data.append((variant, capsule, float(changed / total), float(probe["mask"][0, capsule])))
+    drawing.colorbar(axes[0, 2].images[0], ax=axes[:, 2], label="change in brightness", shrink=0.5)
+    return drawing, pd.DataFrame(data, columns=["variant", "capsule", "relative_change_without", "mask"])
+
+
+def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Routing support by rank, relative to the largest, averaged over images."""
+    drawing, axis = plt.subplots(figsize=(5.2, 3.4))
+    rows = []
+    for variant, settings in results.paper.variants.items():
+        if not routes(settings) or "mnist-40/test" not in settings.latents:
+            continue
+        curve = relative_support(results.latents(variant, "mnist-40/test", "support")["support"]).mean(0)
+        axis.plot(range(len(curve)), curve, label=settings.title)
+        rows += [(variant, rank, float(value)) for rank, value in enumerate(curve)]
+    axis.set(xlabel="rank of the latent capsule in its image", ylabel="routing support / largest", ylim=(0, 1.05))
+    axis.set_xticks(range(0, 16, 2))
+    axis.legend()
+    return drawing, pd.DataFrame(rows, columns=["variant", "rank", "relative_support"])
+
+
+def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The frequency of each rank on affNIST for each capsule, a panel per sparse model."""
+    every = results.paper.variants.items()
+    shown = {name: each for name, each in every if sparse(each) and "affnist/test" in each.latents}
+    drawing, axes = plt.subplots(1, len(shown), figsize=(5.6 * len(shown), 3.6), squeeze=False)
+    rows = []
+    for axis, (variant, settings) in zip(axes[0], shown.items(), strict=True):
+        frequencies = rank_frequencies(results.latents(variant, "affnist/test", "ranks")["ranks"])
+        _draw_frequencies(axis, frequencies, settings.model.frequency_range)
+        if len(shown) > 1:
+            axis.set_title(settings.title)
+        rows += [(variant, c, r, float(value)) for c, line in enumerate(frequencies) for r, value in enumerate(line)]
+    drawing.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper right")
+    return drawing, pd.DataFrame(rows, columns=["variant", "capsule", "rank", "frequency"])
+
+
+def _draw_frequencies(axis: Axes, frequencies: Array, target: tuple[float, float]) -> None:
+    low, high = target
+    axis.axhspan(low, high, color="0.88", label=f"target of rank 0: {low:g} to {high:g}")
+    shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(frequencies)))
+    for line, shade in zip(frequencies, shades, strict=True):
+        highest = [int(line.argmax())]
+        axis.plot(line, color=shade, linestyle="-", marker="o", markersize=2.5, markevery=highest, linewidth=1.1)
+    gap = 0.05 * frequencies.max()
+    piles = label_piles(frequencies, gap)
+    for capsules, rank, height in piles:
+        text, where = "\n".join(map(str, capsules)), (rank, height)
+        axis.annotate(text, where, (0, 2), textcoords="offset points", ha="center", fontsize=6, linespacing=0.9)
+    top = max(height + gap * (1 + len(capsules)) for capsules, _, height in piles)
+    axis.set(xlabel="rank", ylabel="fraction of images", ylim=(0, top))
+    axis.set_xticks(range(0, len(frequencies), 2))
+
+
+def rank_frequencies(ranks: Array) -> Array:
+    """Fraction of images in which each capsule has each rank: [N, L] to [L capsules, L ranks]."""
+    return np.stack([(ranks == rank).mean(0) for rank in range(ranks.shape[1])], axis=1)
+
+
+def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, float]]:
+    """Group the capsules whose lines have their highest points close together, so that their labels do not overlap.
+
+    Args:
+        frequencies: [L capsules, L ranks].
+        gap: height of a label.
+
+    Returns:
+        For each group its capsules from the top down, and the rank and height of the highest point.
+    """
+    piles: list[tuple[list[int], int, float]] = []
+    peaks = sorted((int(line.argmax()), float(line.max()), capsule) for capsule, line in enumerate(frequencies))
+    for rank, height, capsule in peaks:
+        below: list[int] = []
+        if piles and piles[-1][1] == rank and height < piles[-1][2] + gap * len(piles[-1][0]):
+            below = piles.pop()[0]
+        piles.append(([capsule, *below], rank, height))
+    return piles
+
+
+def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Dimensions of the most active SPARSECAPS capsule, each set from -1 to 1."""
+    return _traversals(results, "sparsecaps-28", "value of one dimension of the most active capsule", 8)
+
+
+def _traversals(results: Results, variant: str, label: str, count: int) -> tuple[Figure, pd.DataFrame]:
+    """A row per image: the image, then decoded images for 11 values of the dimension that changes the image most."""
+    probe = results.probe(variant, "traversals")
+    decoded, values = probe["decoded"][:, :, :, 0], probe["values"]
+    variance = decoded.var(axis=2).sum((2, 3))  # [N, D]
+    drawing, axes = plt.subplots(count, 1, figsize=(6.4, 0.56 * count + 0.5))
+    rows = []
+    for image, axis in enumerate(axes):
+        dimension = int(variance[image].argmax())
+        strip = [probe["images"][image, 0], *decoded[image, dimension]]
+        mosaic(axis, strip, len(strip), "gray", 0, 1)
+        axis.set_ylabel(f"{int(probe['labels'][image])}", rotation=0, ha="right", va="center")
+        for value, picture in zip(values, decoded[image, dimension], strict=True):
+            rows.append((image, int(probe["capsule"][image]), dimension, float(value), float(picture.sum())))
+    axes[0].set_title(f"input, then {label}: {values[0]:g} to {values[-1]:g}", fontsize=8)
+    return drawing, pd.DataFrame(rows, columns=["image", "capsule", "dimension", "value", "ink"])

@@ -1,4 +1,4 @@
-"""The blocks of a set transformer: against loops over heads and members, and what they owe to the order of a set."""
+"""Set transformer blocks and attentive pooling against loops, and their symmetry in the order of a set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from recaps.nn.attention import ISAB, MAB, PMA
+from recaps.nn.attention import ISAB, MAB, PMA, AttentivePooling
 
 pytestmark = pytest.mark.unit
 
@@ -89,3 +89,30 @@ def test_under_autocast_the_answer_is_nearly_the_same() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         made = block(members).float()
     torch.testing.assert_close(made, block(members), atol=0.05, rtol=0)
+
+
+# Attentive pooling
+
+
+def test_attentive_pooling_matches_the_loops() -> None:
+    layer, maps = AttentivePooling(4, capsules=3, features=2), torch.randn(2, 4, 3, 5)
+    pooled = layer(maps)
+    assert pooled.shape == (2, 3, 2)
+    for b in range(2):
+        for capsule in range(3):
+            made, weights = [], []
+            for y in range(3):
+                for x in range(5):
+                    out = layer.layer.weight[:, :, 0, 0] @ maps[b, :, y, x] + layer.layer.bias
+                    made.append(out[3 * capsule : 3 * capsule + 2])
+                    weights.append(out[3 * capsule + 2].exp())
+            expected = sum(w * each for w, each in zip(weights, made, strict=True)) / sum(weights)
+            torch.testing.assert_close(pooled[b, capsule], expected)
+
+
+def test_attentive_pooling_sums_in_float32() -> None:
+    layer = AttentivePooling(4, capsules=3, features=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        pooled = layer(torch.randn(2, 4, 3, 5))
+    assert pooled.dtype == torch.float32
+    assert not torch.equal(pooled, pooled.bfloat16().float())

@@ -1,4 +1,4 @@
-"""Parts that the figures of several papers are made of."""
+"""Plotting functions that the figures of several papers share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FASHION = (
 
 
 def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours: str, low: float, high: float) -> None:
-    """Draw pictures [H, W] row by row, with a thin gap between them; of none, an empty axis."""
+    """Draw pictures [H, W] row by row, with a thin gap between them; an empty axis if there are none."""
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
     for spine in axis.spines.values():
@@ -52,7 +52,7 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
 
 
 def mosaic_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> None:
-    """Draw labelled rows of pictures, each [n, H, W] with 1 <= n <= columns; of none, an empty axis."""
+    """Draw labelled rows of pictures, each [n, H, W] with 1 <= n <= columns; an empty axis if there are none."""
     blank = np.full(rows[0][1].shape[1:], np.nan) if rows else np.empty((0, 0))
     filled = [[*pictures, *[blank] * (columns - len(pictures))] for _, pictures in rows]
     mosaic(axis, [picture for row in filled for picture in row], columns, "gray", 0, 1)
@@ -67,22 +67,22 @@ def tick_columns(axis: Axes, labels: Sequence[str], width: int) -> None:
 
 
 def mosaic_centres(count: int, side: int) -> Array:
-    """Where the middles of a mosaic's rows or columns are."""
+    """The centres of a mosaic's rows or columns, in pixels."""
     return (side + GAP) * np.arange(count) + (side - 1) / 2
 
 
 def style(place: int) -> dict[str, Any]:
-    """Colour, dash and marker of a place in the style sheet's cycle; place 2 is black."""
+    """Colour, line style and marker at a position of the style sheet's cycle; position 2 is black."""
     cycle = list(plt.rcParams["axes.prop_cycle"])
     return dict(cycle[place % len(cycle)])
 
 
 def error_curve(axis: Axes, curves: pd.DataFrame, label: str, look: Mapping[str, Any]) -> None:
-    """Test error along training: the mean over seeds, and from the lowest to the highest of them if there are several.
+    """Test error during training: the mean over seeds, with a band from the lowest to the highest seed.
 
     Args:
         curves: columns `seed`, `step` and `test_error`.
-        look: as `style` gives it.
+        look: colour, line style and marker, as returned by `style`.
     """
     over_seeds = curves.groupby("step")["test_error"].agg(["mean", "min", "max"])
     every = max(1, len(over_seeds) // 8)
@@ -93,7 +93,7 @@ def error_curve(axis: Axes, curves: pd.DataFrame, label: str, look: Mapping[str,
 
 
 def tested_on(training: Training) -> str:
-    """The images that `error_curve` is measured on."""
+    """The images that the test error during training is measured on."""
     n = training.evaluate_images
     return "all test images" if n is None else f"{n:,} test images"
 
@@ -120,7 +120,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def labelled_map(axis: Axes, values: Array, highest: float) -> None:
-    """A small map [h, w] of values from 0 to `highest`, with the numbers in its cells."""
+    """A small map [h, w] of values from 0 to `highest`, with the value in each cell."""
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
     axis.imshow(values, cmap="Blues", vmin=0, vmax=highest)
@@ -130,9 +130,9 @@ def labelled_map(axis: Axes, values: Array, highest: float) -> None:
 
 
 def plain_numbers(axis: Axes) -> None:
-    """Steps along x and positive values along y, on a logarithmic scale: both in plain numbers.
+    """Label both axes with plain numbers: steps on x, and positive values on a logarithmic y.
 
-    The scale is linear where a line touches zero. Call it when the lines are drawn.
+    The y axis is linear if a line touches zero. Call this function after all lines are drawn.
     """
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -147,17 +147,17 @@ def plain_numbers(axis: Axes) -> None:
 
 
 def _round_numbers(ratio: float) -> Locator:
-    """Ticks for a logarithmic scale from a value to `ratio` times it: at least two."""
+    """At least two ticks for a logarithmic axis whose ends differ by the factor `ratio`."""
     if ratio < 2:
         return AutoLocator()
     if ratio > 1000:
         return LogLocator()
-    # Given room for fewer, LogLocator would skip decades, and leaves out all ticks where it does.
+    # With a smaller `numticks`, LogLocator skips decades and then leaves out all ticks.
     return LogLocator(subs=(1, 2, 5) if ratio > 20 else (1, 1.5, 2, 3, 4, 5, 7), numticks=20)
 
 
 def legend_below(drawing: FigureBase, axes: Iterable[Axes], order: Sequence[str]) -> None:
-    """One legend for all panels: their labels, each once, in the given order."""
+    """One legend for all panels, below them: every label once, in the given order."""
     found = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     labels = [label for label in order if label in found]
     if labels:

@@ -1,7 +1,7 @@
-"""Checksums of what was made, kept beside it: a file that changed afterwards is found before anything is made of it.
+"""Checksums of results: a result that changed after it was made is found before anything is made from it.
 
-Each job's outputs have one file in the folder `.sha256` beside them, as `sha256sum` writes it; so by hand it is
-`cd <folder> && sha256sum --check .sha256/*`.
+Each job writes one file with the checksums of its outputs to the folder `.sha256` beside them, in the format of
+`sha256sum`. To check them by hand: `cd <folder> && sha256sum --check .sha256/*`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from recaps.digests import digest_of
 from recaps.errors import TryAgain, UserError
-from recaps.io import write_text
+from recaps.io import digest_of, write_text
 
 FOLDER = ".sha256"
 
 
 @contextmanager
 def receipt(outputs: Sequence[Path]) -> Iterator[None]:
-    """Around what makes `outputs`: the old checksums go before, the new ones come when the block ends well."""
+    """Wrap the code that makes `outputs`: delete their old checksums first, and write new ones if it succeeds."""
     place = _place(outputs[0])
     place.unlink(missing_ok=True)
     yield
     folder = outputs[0].parent
     lines = [f"{digest_of(file)}  {os.path.relpath(file, folder)}\n" for file in outputs if file.exists()]
-    with suppress(TryAgain):  # the disk is full; what was made is not lost for that
+    with suppress(TryAgain):  # the disk is full; keep the outputs nevertheless
         write_text(place, "".join(lines))
 
 
 def check(folder: Path) -> None:
-    """Compare all outputs below `folder` with their checksums; those that are older than these were seen before.
+    """Compare the outputs below `folder` with their checksums. Outputs older than their checksums are skipped.
 
     Raises:
-        UserError: outputs that have changed since they were made. A missing one is no mistake.
+        UserError: outputs have changed since they were made. Missing outputs are allowed.
     """
     changed = [file for place in sorted(_places(folder)) for file in _changed(place)]
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise UserError(
-            f"{changed[0]}{more}: changed since made; `rm` it to have it made again, or bring it back from where you "
-            f"keep a copy (`dvc checkout --force {changed[0]}`)"
+            f"{changed[0]}{more}: changed since it was made; `rm` it to make it again, or restore a copy "
+            f"(`dvc checkout --force {changed[0]}`)"
         )
 
 
@@ -56,9 +55,9 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _changed(place: Path) -> list[Path]:
-    """The files of one receipt that are not as they were made; where there are none, it is newer than they afterwards.
+    """Return the files of one receipt that have changed. If there are none, make the receipt newer than its files.
 
-    A job that makes them anew meanwhile takes the receipt away first.
+    A job that makes these files again at the same time deletes the receipt first.
     """
     if (written := _time(place)) is None:
         return []
@@ -69,7 +68,7 @@ def _changed(place: Path) -> list[Path]:
     if _time(place) != written:
         return []
     if newer and not changed:
-        with suppress(OSError):  # another user's results, or a disk that can only be read
+        with suppress(OSError):  # another user's results, or a read-only disk
             os.utime(place, ns=(max(newer.values()) + 1,) * 2)
     return changed
 

@@ -1,4 +1,4 @@
-"""Poses and what they draw, and attentive pooling, against loops over pixels."""
+"""Poses and templates drawn at poses, against loops over pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from recaps.nn.poses import SMALLEST, compose, inverse, rotated, sampled, warp
-from recaps.nn.attentive_pooling import AttentivePooling
 
 pytestmark = pytest.mark.unit
 
@@ -186,30 +185,3 @@ def test_a_rotation_fills_with_zeros() -> None:
     turned = rotated(torch.ones(1, 1, 20, 20), 45.0)[0, 0]
     assert turned[0, 0] == turned[0, -1] == turned[-1, 0] == turned[-1, -1] == 0
     assert turned[10, 10] == pytest.approx(1)
-
-
-# Attentive pooling
-
-
-def test_attentive_pooling_matches_the_loops() -> None:
-    layer, maps = AttentivePooling(4, capsules=3, features=2), torch.randn(2, 4, 3, 5)
-    pooled = layer(maps)
-    assert pooled.shape == (2, 3, 2)
-    for b in range(2):
-        for capsule in range(3):
-            made, weights = [], []
-            for y in range(3):
-                for x in range(5):
-                    out = layer.layer.weight[:, :, 0, 0] @ maps[b, :, y, x] + layer.layer.bias
-                    made.append(out[3 * capsule : 3 * capsule + 2])
-                    weights.append(out[3 * capsule + 2].exp())
-            expected = sum(w * each for w, each in zip(weights, made, strict=True)) / sum(weights)
-            torch.testing.assert_close(pooled[b, capsule], expected)
-
-
-def test_attentive_pooling_sums_in_float32() -> None:
-    layer = AttentivePooling(4, capsules=3, features=2)
-    with torch.autocast("cpu", torch.bfloat16):
-        pooled = layer(torch.randn(2, 4, 3, 5))
-    assert pooled.dtype == torch.float32
-    assert not torch.equal(pooled, pooled.bfloat16().float())

@@ -1,0 +1,74 @@
+"""Write the files of a new paper or routing: `python -m recaps new paper NAME`, `python -m recaps new routing NAME`."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from recaps import papers
+from recaps.config.families import families
+from recaps.errors import UserError
+from recaps.io import short, write_text
+from recaps.nn.routing import registry
+
+TEMPLATES = Path(__file__).parent / "templates"
+WHAT = ("paper", "routing")
+#: What a routing routes, with the model family of the printed example.
+KINDS = {"votes": "supcaps", "poses": "matrixcaps"}
+#: Targets of the workflow; no paper may have their names.
+TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
+
+PAPER = """\
+{folder}: a working paper with two variants. Run it on stand-in data:
+  snakemake --profile profiles/smoke --config scale=smoke 'papers=[{name}]'"""
+
+ROUTING = """\
+{file}: a working routing. To use it, add a variant to a paper.yaml:
+  {name}:
+    title: {title}
+    model: {{family: {family}, routing: {{name: {name}, sharpness: 1.0}}}}
+    data: mnist/train"""
+
+
+def make(what: str, name: str, kind: str) -> str:
+    """Write the files and return what to do next.
+
+    Args:
+        what: `paper` or `routing`.
+        name: of the paper or routing.
+        kind: `votes` or `poses`, for a routing.
+
+    Raises:
+        UserError: the name is not valid, or taken.
+    """
+    if not re.fullmatch("[a-z][a-z0-9]*", name) or keyword.iskeyword(name):
+        raise UserError(f"new {what}: '{name}' is not valid; use lower-case letters and digits")
+    folder = papers.FOLDER if what == "paper" else registry.FOLDER
+    taken = {*TARGETS, *families()} if what == "paper" else set()
+    if name in taken or (folder / name).exists() or (folder / f"{name}.py").exists():
+        raise UserError(f"new {what}: the name '{name}' is taken")
+    if what == "paper":
+        for file in sorted((TEMPLATES / "paper").glob("*.*")):
+            _copy(file, folder / name / file.name, name)
+        told = PAPER.format(folder=short(folder / name), name=name)
+    else:
+        _copy(TEMPLATES / "routing" / f"{kind}.py", file := folder / f"{name}.py", name)
+        told = ROUTING.format(file=short(file), name=name, title=name.capitalize(), family=KINDS[kind])
+    _describe()
+    return told
+
+
+def _copy(source: Path, target: Path, name: str) -> None:
+    text = source.read_text(encoding="utf-8").replace("recaps.workflow.templates.paper", f"recaps.papers.{name}")
+    write_text(target, text.replace("example", name).replace("Example", name.capitalize()))
+
+
+def _describe() -> None:
+    """Bring the manual of the configuration and its schemas up to date, in a process that sees the new files."""
+    root = papers.FOLDER.parents[2]
+    if (root / "config").is_dir():
+        command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
+        subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,1 @@
+"""A routing of votes and a routing of pose matrices."""
