@@ -1,8 +1,8 @@
-"""The official files and `data.dvc`, which names a version of each data set.
+"""Versions of the official files in `data.dvc`.
 
-python workflow/data_version.py smallnorb cifar10     name the versions of these sets as they lie in data/
+python workflow/data_version.py smallnorb cifar10     write the versions of these sets in data/ to data.dvc
 
-`dvc commit data.dvc` does it only for all data sets at once, and is refused where one has not been fetched.
+`dvc commit data.dvc` handles only all data sets at once, and fails if one has not been fetched.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CACHE = Path(".dvc/cache/files/md5")
 
 
 def keep() -> None:
-    """Put into DVC's cache what `data.dvc` names, where the very bytes lie in their place; all else is left as it is.
+    """Copy the files that `data.dvc` names to DVC's cache if they have exactly that content; change nothing else.
 
-    Then `dvc status` is clean for data that have just been fetched, and `dvc push` has them.
+    Then `dvc status` is clean for data that have just been fetched, and `dvc push` includes them.
     """
     if not FILE.exists() or not Path(".dvc").is_dir():
         return
@@ -38,14 +38,14 @@ def keep() -> None:
                     if out.exists and out.hash_info and not out.changed_checksum():
                         out.save()
                         out.commit()
-        except Exception as error:  # such as a full disk, or another DVC at work; no reason to lose a finished run
+        except Exception as error:  # such as a full disk, or another DVC process: keep the finished run
             print(f"recaps: the fetched data are not in DVC's cache yet: {error}", file=sys.stderr)
 
 
 def name(sets: Sequence[str]) -> None:
-    """Write the versions of these data sets, as they lie in `data/`, into `data.dvc`, and keep them in DVC's cache.
+    """Write the versions of these data sets in `data/` to `data.dvc`, and copy them to DVC's cache.
 
-    They must be whole, and what the official checksums say.
+    All files must be there and have the official checksums.
     """
     try:
         for source in (source for each in sets for source in files(each)):
@@ -69,7 +69,7 @@ def _listed() -> list[dict[str, Any]]:
 
 
 def _is_kept(digest: str) -> bool:
-    """By a look at the default place: a miss costs no more than DVC's start."""
+    """Look in the default place only: a miss just costs the start of DVC."""
     return (CACHE / digest[:2] / digest[2:]).exists()
 
 
@@ -83,6 +83,6 @@ def _stage() -> Iterator[Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Name the versions of data sets in data.dvc.")
+    parser = argparse.ArgumentParser(description="Write the versions of data sets to data.dvc.")
     parser.add_argument("sets", nargs="+", help="folders of data/, e.g. smallnorb")
     name(parser.parse_args().sets)

@@ -1,8 +1,7 @@
-"""Jobs on Slurm by Snakemake's plugin, without what the plugin alone loses, hangs on or does twice.
+"""Snakemake's plugin for Slurm, without the plugin's lost jobs, endless waits and duplicate jobs.
 
-`attend` puts `Executor` into the place of the plugin's own, so
-that command line, profiles and documentation of the plugin stay as they are. Written for the pinned version of the
-plugin; what it changes is told at each method.
+`attend` replaces the plugin's executor by `Executor`. The plugin's command line, profiles and documentation stay valid.
+Written for the pinned version of the plugin; each method says what it changes.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from recaps.io import read_json, write_json
 from recaps.training import lease
 from recaps.workflow.job import failure
 
-#: States that a job leaves at once if Slurm puts it back into the queue, and never if not.
+#: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
 REQUEUED = ("PREEMPTED", "NODE_FAIL")
 
-#: Looks at the queue in which a job must be in such a state, or unknown, before it counts as failed.
+#: A job that is in such a state, or unknown, in this many queries counts as failed.
 LOOKS = 3
 
-#: States of a job that waits or runs.
+#: States of a job that is waiting or running.
 ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
 
-#: Seconds for which an answer of Slurm counts as a sign that it is there.
+#: Seconds for which Slurm counts as available after an answer.
 RECENT = 15
 
 #: The job names that the plugin gives: a prefix that the user may choose, and a UUID for each start of Snakemake.
@@ -49,18 +48,18 @@ Entry = tuple[str, str, str, str]
 
 
 def attend() -> None:
-    """Let `--executor slurm` mean `Executor`."""
+    """Make `--executor slurm` use `Executor`."""
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
-    """The plugin's executor, which:
+    """The plugin's executor, which also
 
-    - takes over the trainings of a Snakemake that was killed, and cancels the other jobs that it has left;
+    - takes over the trainings of a Snakemake that was killed, and cancels its other jobs;
     - waits while Slurm does not answer, instead of losing jobs or counting them as failed;
-    - submits a job again that was preempted or whose node died, where Slurm itself does not put it back;
+    - submits a job again after preemption or the death of its node, if Slurm does not requeue it;
     - does not submit a job again that would fail again;
-    - says what becomes of each job, and why one failed.
+    - reports each change of a job's state, and why a job failed.
     """
 
     def __init__(self, workflow: Any, logger: Any) -> None:
@@ -86,14 +85,14 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     # ---- Submission --------------------------------------------------------------------------------------------------
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """As the plugin's; before the first one, look for jobs of an earlier start."""
+        """Like the plugin's; before the first job, look for jobs of an earlier start."""
         if self._left is None:
             write_json(_start_file(self.run_uuid), processes.this())
             self._left = self._take_stock()
         super().run_jobs(jobs)
 
     def run_job(self, job: Any) -> None:
-        """As the plugin's, which would count a controller that is away as a failure of the job."""
+        """Like the plugin's, but an unavailable controller does not count as a failure of the job."""
         try:
             if time.monotonic() - self._answered > RECENT:
                 self._await_queue("--me")
@@ -102,7 +101,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             number = (self._left or {}).pop(_checkpoints(job), None)
             if number is not None and self._take_over(job, number):
                 return
-            for log in _logs(job):  # an earlier attempt's, which is not to be taken for this one's
+            for log in _logs(job):  # of an earlier attempt
                 log.unlink(missing_ok=True)
         except Exception as error:  # it would get lost in the thread that submits
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
@@ -110,11 +109,11 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         super().run_job(job)
 
     def _take_stock(self) -> dict[str, str]:
-        """Slurm's job numbers of trainings that run already and are still wanted, by their folders of checkpoints.
+        """Return Slurm's job numbers of running trainings that are still needed, by their folders of checkpoints.
 
-        They belong to a start in this folder that is dead. The checkpoints' folder tells settings, code and options of
-        the data, so such a training is the very one that would be submitted, unless its data are to be made anew. All
-        other jobs of dead starts are cancelled, as two jobs would write the same files.
+        They belong to a dead start of Snakemake in this folder. The folder of checkpoints identifies settings, code and
+        options of the data, so such a training is the one that would be submitted, unless its data must be made again.
+        All other jobs of dead starts are cancelled, because two jobs would write the same files.
         """
         here = os.path.realpath(self.workflow.workdir_init)
         left = {
@@ -134,7 +133,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return kept
 
     def _is_dead(self, name: str) -> bool:
-        """Whether the start that gave this name to its jobs is gone; if nobody can tell, say so and leave it alone."""
+        """Return whether the start that gave this name to its jobs is dead. If unknown, warn and return False."""
         try:
             start = read_json(_start_file(name))
         except UserError:
@@ -165,14 +164,14 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             self._ending.wait(2)
 
     def _take_over(self, job: Any, number: str) -> bool:
-        """Go on with a Slurm job of a killed start, under this one's name; else cancel it. Whether it is taken over."""
+        """Take over a Slurm job of a killed start under this start's name, else cancel it; return whether it worked."""
         details = _slurm("scontrol", "--oneliner", "show", "job", number)
         renamed = _slurm("scontrol", "update", f"JobId={number}", f"JobName={self.run_uuid}")
         if details is None or renamed is None:
             self._cancel([number])
             return False
         words = dict(word.split("=", 1) for word in details.split() if "=" in word)
-        self.logger.info(f"{title(job)}: runs already, as Slurm job {number} of an earlier start; it is waited for")
+        self.logger.info(f"{title(job)}: already runs as Slurm job {number} of an earlier start; waiting for it")
         log = {"slurm_logfile": Path(words.get("StdOut", os.devnull))}
         self._report_job_submission_threadsafe(SubmittedJobInfo(job, external_jobid=number, aux=log))
         return True
@@ -180,7 +179,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     # ---- While jobs run ----------------------------------------------------------------------------------------------
 
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
-        """As the plugin's, which drops all jobs when its queries fail, and waits for ever for some that have ended."""
+        """Like the plugin's, which drops all jobs when its queries fail, and waits forever for some that have ended."""
         pause = self.workflow.executor_settings.init_seconds_before_status_checks
         self.next_seconds_between_status_checks = pause
         if not active_jobs:
@@ -193,7 +192,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._tell(active_jobs, queue)
         self._settled.clear()
         async for _ in super().check_active_jobs(active_jobs):
-            pass  # which jobs have ended is heard by the reports below; all others are still waited for
+            pass  # the reports below record the jobs that have ended
         self.next_seconds_between_status_checks = pause  # the plugin's grows up to three minutes
         for info in active_jobs:
             number = str(info.external_jobid)
@@ -208,9 +207,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 self.report_job_error(info, msg=reason)
 
     def _strange_end(self, number: str, queue: Mapping[str, Entry]) -> str | None:
-        """Why a job that the plugin still waits for has ended."""
+        """Return why a job that the plugin still waits for has ended; None if it has not."""
         state = queue[number][0] if number in queue else None
-        # Old jobs are missing in the queue, but `sacct` knows them; without it nobody does.
+        # The queue does not list old jobs. `sacct` knows them, if it is available.
         lost = state is None and (number in self._strange or self.get_status_command() == "squeue")
         if state not in REQUEUED and not lost:
             self._strange.pop(number, None)
@@ -221,7 +220,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return f"Slurm job {number} is {state}, and was not put back. " if state else f"Slurm forgot job {number}. "
 
     def _tell(self, active_jobs: list[SubmittedJobInfo], queue: Mapping[str, Entry]) -> None:
-        """One line for each job whose state has changed."""
+        """Print one line for each job whose state has changed."""
         for info in active_jobs:
             number = str(info.external_jobid)
             if number in queue and self._told.get(number) != queue[number][0]:
@@ -236,7 +235,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         super().report_job_success(job_info)
 
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any) -> None:
-        """As the plugin's, with the cause; a job that made a mistake has no further attempts."""
+        """Like the plugin's, with the cause. A job that failed because of a user's mistake has no further attempts."""
         if job_info.external_jobid is None:  # it was never submitted
             super().report_job_error(job_info, msg=msg, **more)
             return
@@ -254,13 +253,13 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                         job_info.job.attempt = job_info.job.restart_times + 1
         if not told:
             logs = ", ".join(map(str, _logs(job_info.job)))
-            self.logger.error(f"recaps: {title(job_info.job)}: ended without a word, as if killed (log: {logs})")
+            self.logger.error(f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})")
         super().report_job_error(job_info, msg=msg, **more)
 
     # ---- Slurm -------------------------------------------------------------------------------------------------------
 
     def _queue(self, which: str, meanwhile: str) -> dict[str, Entry] | None:
-        """Jobs that Slurm has in memory, by an option of squeue; None if it does not answer, which is told once."""
+        """Return the jobs that squeue lists with an option. If Slurm does not answer, warn once and return None."""
         answer = _slurm("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%R|%j|%Z", which)
         if answer is None:
             if not self._silent:
@@ -274,7 +273,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return {row[0]: (row[1], row[2], row[3], row[4]) for row in rows if len(row) == 5}
 
     def _await_queue(self, which: str) -> dict[str, Entry]:
-        """As `_queue`, once Slurm answers; empty if Snakemake is to end before."""
+        """Like `_queue`, but wait until Slurm answers. Empty if Snakemake ends first."""
         while (queue := self._queue(which, "what is to be submitted waits")) is None:
             if self._ending.wait(5):
                 return {}
@@ -282,7 +281,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
 
 def title(job: Any) -> str:
-    """A job as the terminal names it: its rule, and its wildcards but the scale."""
+    """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
     if job.is_group():
         return f"{len(job.jobs)} jobs {', '.join(sorted({each.rule.name for each in job.jobs}))}"
     names = {key: f"seed-{value}" if key == "seed" else value for key, value in job.wildcards_dict.items()}
@@ -299,24 +298,24 @@ def _logs(job: Any) -> Iterator[Path]:
 
 
 def _checkpoints(job: Any) -> str:
-    """The folder of checkpoints of a training; empty for every other job, and for groups of jobs."""
+    """Return the folder of checkpoints of a training; empty for all other jobs and for groups."""
     alone = not job.is_group() and job.rule.group is None
     return str(job.params.checkpoints) if alone and job.rule.name == "train_variant" else ""
 
 
 def _is_done(job: Any) -> bool:
-    """Whether a job that nobody remembers has made its outputs; a job's earlier ones are deleted before it starts."""
+    """Return whether a lost job has made its outputs. Earlier outputs are deleted before a job starts."""
     made = all(Path(str(file)).exists() for member in _members(job) for file in member.output)
     return made and not any(failure(log) for log in _logs(job))
 
 
 def _start_file(name: str) -> Path:
-    """What tells of the start of Snakemake that names its jobs so; in the working directory."""
+    """Return the file that records the start of Snakemake with these job names, in the working directory."""
     return Path(".snakemake") / "slurm-starts" / f"{name}.json"
 
 
 def _slurm(*command: str) -> str | None:
-    """What a command of Slurm prints; None if it fails.
+    """Return the output of a command of Slurm; None if it fails.
 
     Raises:
         WorkflowError: there is no such command.

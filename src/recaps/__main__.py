@@ -1,4 +1,4 @@
-"""`python -m recaps`: the library's stages without a workflow, e.g. on a machine that has PyTorch but no Snakemake."""
+"""`python -m recaps`: list and run variants without Snakemake, and add a paper or a routing."""
 
 from recaps.cli import main
 

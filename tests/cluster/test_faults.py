@@ -53,7 +53,7 @@ def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
     told = trainings.told()
     assert [trainings.interruptions(seed) for seed in range(4)] == [1, 1, 1, 1], told
     assert told.count("stopped at step") == 2, "the one that was out of time, and the one that was cancelled"
-    assert told.count("ended without a word, as if killed (log: results/smoke/logs/train_variant/") == 2
+    assert told.count("ended without a message; it may have been killed (log: results/smoke/logs/train_variant/") == 2
     going_back = "checkpoint.pt: damaged (cut short or changed on disk) and deleted; going back"
     assert all(going_back in trainings.log(seed).read_text() for seed in (0, 2))
     last = told.split("trainings ")[-1].splitlines()
@@ -110,7 +110,7 @@ def test_snakemake_is_killed_and_started_again(trainings: Trainings) -> None:
     assert trainings.interruptions(0) == trainings.interruptions(1) == 0, "both went on undisturbed"
     for seed, holder in enumerate(holders):
         name = f"train_variant probabilistic/vae/seed-{seed}"
-        assert f"{name}: runs already, as Slurm job {holder['job']} of an earlier start" in told
+        assert f"{name}: already runs as Slurm job {holder['job']} of an earlier start" in told
     jobs = {job["JobId"] for job in trainings.slurm.jobs()} - before
     assert len(jobs) == 2, "no run had a second job"
 

@@ -1,17 +1,19 @@
-"""What `make bench` prints: the arithmetic behind it, and that it runs."""
+"""`make bench`: its arithmetic, its rows, and the times that it keeps."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from recaps import bench, step_times
-from recaps.papers.sparse.options import SparseCapsOptions
+from recaps import bench
 from recaps.config.training import Training
+from recaps.config.variant import Variant
 from recaps.models import build
+from recaps.papers.sparse.options import SparseCapsOptions
 
 pytestmark = pytest.mark.unit
 
@@ -61,13 +63,13 @@ def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[2][0] == "discriminative/multimnist-l2"
 
 
-def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_variant_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--config", CONFIG, "--only", "supcap"]) == 1
     assert capsys.readouterr().err == "recaps: --only: no variant 'supcap' (did you mean 'supcaps'?)\n"
 
 
-def test_models_on_sets_that_cannot_be_had_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its images are random."""
+def test_models_of_unavailable_sets_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The images are random."""
     shutil.copytree(CONFIG, tmp_path / "config")
     (tmp_path / "config" / "config.yaml").write_text("papers: [discriminative]\nwithout: [cifar10]\n")
     command = ["--config", str(tmp_path / "config"), "--scale", "smoke", "--steps", "1", "--only", "cifar-l1-fc"]
@@ -75,34 +77,36 @@ def test_models_on_sets_that_cannot_be_had_are_timed_too(tmp_path: Path, capsys:
     assert "discriminative/cifar-l1-fc" in capsys.readouterr().out
 
 
-def test_times_are_saved_for_the_estimate(tmp_path: Path) -> None:
-    """Also those of what a GPU would run, which has no compiled routing."""
-    file = tmp_path / "times.csv"
+def test_times_are_kept_by_device_and_step(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    file.write_text('{"GPU": {"other": {"seconds": 1.0}}}')
     command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--save", str(file)]
-    assert bench.main([*command, "--only", "mnist-vae", "mnist-em"]) == 0
-    rows = {(row.variant, row.code): row for row in step_times.read(file)}
-    assert set(rows) == {("mnist-vae", "own"), ("mnist-em", "own"), ("mnist-em", "tensors")}
-    for row in rows.values():
-        assert min(row.seconds, row.gflop, row.calls, row.bf16, row.float32, row.bandwidth) > 0
-        assert (row.scale, row.precision) == ("smoke", "bf16")
-    assert [rows["mnist-em", code].images for code in ("own", "tensors")] == [16, 4]
-    assert rows["mnist-em", "tensors"].batch_size == 16
-    assert rows["mnist-em", "tensors"].calls > rows["mnist-em", "own"].calls
+    for _ in range(2):
+        assert bench.main([*command, "--only", "mnist-vae"]) == 0
+    times = json.loads(file.read_text())
+    assert times.pop("GPU") == {"other": {"seconds": 1.0}}
+    variant = bench.load({"scale": "smoke"}, Path(CONFIG)).papers["experts"].variants["mnist-vae"]
+    (steps,) = times.values()
+    assert list(steps) == [bench.step_name(variant, "", "bf16")]
+    assert steps[bench.step_name(variant, "", "bf16")]["seconds"] > 0
+    assert steps[bench.step_name(variant, "", "bf16")]["model"] == "experts/mnist-vae"
 
 
-def test_compiled_routing_is_left_and_taken_again() -> None:
-    from recaps.nn.routing import em
+def test_variants_with_equal_steps_share_a_time() -> None:
+    def variant(name: str = "mnist-vae", **training: float) -> Variant:
+        overrides = {"experts": {"variants": {name: {"training": training}}}}
+        project = bench.load({"scale": "smoke", "papers": ["experts"], "overrides": overrides}, Path(CONFIG))
+        return project.papers["experts"].variants[name]
 
-    before = em.fits
-    with bench.leave_compiled_code():
-        assert em.fits is not before
-    assert em.fits is before
+    own = bench.work_of(variant())
+    assert own == bench.work_of(variant("fashion-vae")) == bench.work_of(variant(steps=7, learning_rate=0.5))
+    others = {bench.work_of(each) for each in (variant("mnist-rbm"), variant(batch_size=7), variant(pad=2))}
+    assert len(others | {own}) == 4
 
 
-def test_calls_are_counted_forward_and_backward() -> None:
-    """Of a VAE without views: more than twice its eight layers, and far fewer than a step's Python calls."""
-    options = bench.load({"scale": "smoke"}, Path(CONFIG)).papers["experts"].variants["mnist-vae"]
-    model = bench.untrained(options, options.training, torch.device("cpu"))
-    batch = {"images": torch.rand(2, 1, 28, 28), "labels": torch.zeros(2, dtype=torch.int64)}
-    counted = bench.count_calls(model, batch, 0, torch.device("cpu"), "float32")
-    assert 20 < counted < 200
+def test_a_step_is_also_timed_without_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--only", "mnist-em"]
+    assert bench.main([*command, "--plain"]) == 0
+    head, row = capsys.readouterr().out.splitlines()[-2:]
+    assert head.split()[-1] == "plain"
+    assert float(row.split()[-1]) > 0

@@ -234,7 +234,7 @@ def test_a_forgotten_job_that_made_its_outputs_went_well(
         ),
         ("WARNING x\nrecaps: train_variant: stopped\nexit status 75\n", 1, "stopped (log: {log}; Slurm job 1)"),
         ("recaps: train_variant: OSError: gone\nexit status 70\n", 1, "OSError: gone (log: {log}; Slurm job 1)"),
-        ("step 3\n", 1, "ended without a word, as if killed (log: {log})"),
+        ("step 3\n", 1, "ended without a message; it may have been killed (log: {log})"),
     ],
 )
 @pytest.mark.parametrize("grouped", [False, True])

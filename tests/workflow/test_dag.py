@@ -153,7 +153,7 @@ def test_mistake_ends_in_one_line(clone: Clone, arguments: list[str], line: str)
 
 def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
     file = "src/recaps/papers/sparse/paper.yaml"
-    with clone.edited(file, "learning: dense}", "learning: dense, capsuls: 3}"):
+    with clone.edited(file, "learning: dense,", "learning: dense, capsuls: 3,"):
         done = clone.snakemake("-n", "--cores", "1")
     line = f"{file}: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert done.status == 1

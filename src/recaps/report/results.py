@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -143,19 +143,12 @@ class Results:
         return read(layout.probe(self.run(variant, seed), name))
 
 
-def head_metrics(results: Results, wanted: Container[tuple[str, str]] | None = None) -> pd.DataFrame:
-    """The accuracies of heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`.
-
-    Args:
-        results: the saved results.
-        wanted: pairs of variant and metric `<head>-<protocol>` to read; all if None.
-    """
+def head_metrics(results: Results) -> pd.DataFrame:
+    """The accuracies of all heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`."""
     rows = []
     for variant, settings in results.paper.variants.items():
         for head, protocols in settings.heads.items():
             for protocol in protocols:
-                if wanted is not None and (variant, f"{head}-{protocol}") not in wanted:
-                    continue
                 test = results.resolve(results.paper.protocols[protocol].test.set)
                 for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
                     value, n = 100 * result["accuracy"], result["n"]

@@ -71,6 +71,14 @@ def moved(values: Any, keys: Mapping[str, str], default: str) -> Any:
     return {key: value for key, value in values.items() if key not in keys} | {"routing": routing | options}
 
 
+def __getattr__(name: str) -> Any:
+    """Return the settings with this class name: pickle looks for their class in this module."""
+    for settings in (each for interface in INTERFACES for each in algorithms(interface).values()):
+        if settings.__name__ == name:
+            return settings
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def _fields(interface: str, name: str) -> list[str]:
     found = algorithms(interface).get(name)
     return list(found.model_fields) if found else []
