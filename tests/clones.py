@@ -17,13 +17,13 @@ SMOKE = ("--profile", "profiles/smoke")
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended, and all that it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     output: str
 
     def jobs(self) -> dict[str, int]:
-        """The table of jobs: how many of each rule; empty where there is nothing to be done."""
+        """Return the number of jobs of each rule from the table of jobs; empty if there is nothing to be done."""
         _, found, table = self.output.rpartition("Job stats:\n")
         lines = table.partition("\n\n")[0].splitlines()[2:] if found else []
         return {rule: int(count) for rule, count in map(str.split, lines)}
@@ -55,14 +55,14 @@ class Clone:
         return Done(done.returncode, done.stdout)
 
     def plan(self, *arguments: str) -> dict[str, int]:
-        """The jobs that a dry run of the smoke workflow lists."""
+        """Return the jobs that a dry run of the smoke workflow lists."""
         done = self.snakemake(*SMOKE, "-n", *arguments)
         assert done.status == 0, done.output
         return done.jobs()
 
     @contextmanager
     def edited(self, file: str, old: str, new: str) -> Iterator[None]:
-        """An edit of one file, undone afterwards; the time stamp is the edit's, and then that of the undoing."""
+        """Edit one file, and undo the edit afterwards. Both change the time stamp."""
         path = self.folder / file
         text = path.read_text(encoding="utf-8")
         assert old in text, f"{file} has no {old!r}"
@@ -74,7 +74,7 @@ class Clone:
 
 
 def copy(root: Path, folder: Path, parts: Iterable[str] = PARTS) -> Clone:
-    """Copy what a run needs of the repository at `root` into an empty folder."""
+    """Copy the parts of the repository at `root` that a run needs to an empty folder."""
     for name in parts:
         source, target = root / name, folder / name
         if source.is_symlink():

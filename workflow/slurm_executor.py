@@ -253,7 +253,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                         job_info.job.attempt = job_info.job.restart_times + 1
         if not told:
             logs = ", ".join(map(str, _logs(job_info.job)))
-            self.logger.error(f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})")
+            self.logger.error(
+                f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})"
+            )
         super().report_job_error(job_info, msg=msg, **more)
 
     # ---- Slurm -------------------------------------------------------------------------------------------------------

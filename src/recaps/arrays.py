@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from recaps import io
 from recaps.errors import UserError
+from recaps.workflow.layout import DATASET_FILES
 
-_FILES = ("images.npy", "labels.npy", "factors.npz")
-_RECORD = "record.json"
+*_FILES, _RECORD = DATASET_FILES
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,11 @@ def hours(variant: Variant, measured: Mapping[str, Any]) -> float | None:
     if not measured:
         return None
     phases = bench.untrained(variant, variant.training, CPU).phases()
-    steps = [measured.get(bench.step_name(variant, phase, variant.training.precision)) for phase in phases]
+    names = [bench.step_name(variant, phase, variant.training.precision) for phase in phases]
+    if not measured.keys() >= set(names):
+        return None
     spans = [end - start for start, end in pairwise([*phases.values(), variant.training.steps])]
-    return None if None in steps else sum(n * step["seconds"] for n, step in zip(spans, steps, strict=True)) / 3600
+    return sum(n * measured[name]["seconds"] for n, name in zip(spans, names, strict=True)) / 3600
 
 
 def variants(project: Project) -> dict[str, Variant]:

@@ -1,4 +1,4 @@
-"""Strike trainings on a private Slurm many times, at random points, and count what became of them (`make faults`).
+"""Interrupt trainings on a private Slurm at many random points, and count the outcomes (`make faults`).
 
 python tests/cluster/campaign.py --n 50 --seed 0 --into docs/reliability.md
 """
@@ -28,7 +28,7 @@ OF_A_JOB = (faults.kill, faults.cancel, faults.cut_checkpoint, faults.flip_bit, 
 
 @dataclass(frozen=True)
 class Kind:
-    """A fault, the partition that trainings run in, and whether it strikes one job or all there are."""
+    """A fault, the partition of the trainings, and whether it affects one job or all."""
 
     title: str
     fault: Fault
@@ -66,7 +66,7 @@ class Count:
 
 
 def campaign(trainings: Trainings, n: int, chance: random.Random) -> dict[str, Count]:
-    """Inject `n` faults, as evenly as may be of each kind; those that came after the end of a run do not count.
+    """Inject `n` faults, about the same number of each kind. Faults after the end of a run do not count.
 
     A start of Snakemake that has not ended after some minutes counts as not recovered.
     """
@@ -91,7 +91,7 @@ def campaign(trainings: Trainings, n: int, chance: random.Random) -> dict[str, C
 
 
 def trial(trainings: Trainings, chosen: Sequence[Kind], chance: random.Random) -> list[tuple[Kind, int, bool, bool]]:
-    """One start of Snakemake. Of each kind: the seed, whether it was struck in time, and whether all came to an end."""
+    """Run Snakemake once. Return for each kind the seed, whether the fault came in time, and whether all runs ended."""
     trainings.clear()
     trainings.site(chosen[0].partition)
     points = {

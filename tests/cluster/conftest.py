@@ -10,7 +10,7 @@ from private_slurm import Slurm, private_slurm, why_not
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    """Two nodes, up. One for each file: it starts within a second or two, and the faults of a file end with it."""
+    """A Slurm with two nodes. Each file has its own, so that no fault outlives its file; it starts in seconds."""
     if reason := why_not():
         pytest.skip(reason)
     with private_slurm() as slurm:

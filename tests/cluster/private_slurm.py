@@ -1,4 +1,4 @@
-"""A Slurm of the tests' own: a controller and two nodes with two pretended GPUs each, all on this machine.
+"""A private Slurm for tests: a controller and two nodes with two fake GPUs each, all on this machine.
 
 Needs root and Debian's packages `slurm-wlm` and `munge` (`make test-cluster` installs them), and nothing from systemd.
 Several nodes on one machine need a Slurm built with --enable-multiple-slurmd; Debian's is. Everything lies in one
@@ -91,7 +91,7 @@ NodeName=node1,node2 Name=gpu File=/dev/zero
 
 
 def why_not(etc: Path = ETC) -> str | None:
-    """Why no private Slurm may run on this machine: one line; None if it may."""
+    """Return in one line why no private Slurm can run on this machine; None if it can."""
     if missing := [program for program in PROGRAMS if not shutil.which(program)]:
         return f"needs Slurm and munge, not on the path: {', '.join(missing)} (`make test-cluster` installs them)"
     if os.geteuid() != 0:
@@ -123,7 +123,7 @@ def private_slurm(grace: int = 30, more: str = "") -> Iterator[Slurm]:
 
 
 class Slurm:
-    """What tests do with it. A call that Slurm refuses raises RuntimeError, with the ends of all logs."""
+    """A running Slurm. A call that Slurm refuses raises RuntimeError with the ends of all logs."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
@@ -133,7 +133,7 @@ class Slurm:
     # ---- Jobs --------------------------------------------------------------------------------------------------------
 
     def submit(self, script: str, **options: str | int | bool) -> int:
-        """Submit lines of bash; `time=5`, `gpus=1`, `no_requeue=True` are options of sbatch. The job's id."""
+        """Submit lines of bash and return the job's id. `time=5`, `gpus=1`, `no_requeue=True` are options of sbatch."""
         words = [f"--output={self.folder}/jobs/%j", "--open-mode=append", f"--chdir={self.folder}/jobs"]
         for key, value in options.items():
             option = f"--{key.replace('_', '-')}"
@@ -141,24 +141,24 @@ class Slurm:
         return int(self.run("sbatch", "--parsable", *words, text=f"#!/bin/bash\n{script}\n"))
 
     def details(self, job: int) -> dict[str, str]:
-        """What `scontrol show job` says, by its words: JobState, Restarts, ExitCode, NodeList, ..."""
+        """Return the fields of `scontrol show job`: JobState, Restarts, ExitCode, NodeList, ..."""
         return _pairs(self.run("scontrol", "--oneliner", "show", "job", str(job)))
 
     def jobs(self) -> list[dict[str, str]]:
-        """The details of all jobs, also of those that ended within the last minutes."""
+        """Return the details of all jobs, including those that ended in the last minutes."""
         return [_pairs(line) for line in self.run("scontrol", "--oneliner", "show", "jobs").splitlines() if "=" in line]
 
     def state(self, job: int) -> str:
         return self.details(job)["JobState"]
 
     def wait(self, job: int, states: Collection[str] = ENDED, seconds: float = 60) -> str:
-        """Wait until the job is in one of these states, and say in which."""
+        """Wait until the job is in one of these states, and return the state."""
         states = {states} if isinstance(states, str) else states
         self.until(lambda: self.state(job) in states, seconds, f"job {job} to be {' or '.join(sorted(states))}")
         return self.state(job)
 
     def output(self, job: int) -> str:
-        """What the job has printed, in all its attempts."""
+        """Return the output of all attempts of a job."""
         place = self.folder / "jobs" / str(job)
         return place.read_text(encoding="utf-8") if place.exists() else ""
 
@@ -175,7 +175,7 @@ class Slurm:
         self.until(lambda: "is UP" in self.run("scontrol", "ping"), 30, "the controller to answer")
 
     def stop_controller(self) -> None:
-        """Stop it as a service is stopped: its state is saved, jobs go on."""
+        """Stop the controller like a service: its state is saved, and jobs continue."""
         self._end("slurmctld")
 
     def start_node(self, name: str) -> None:
@@ -183,17 +183,17 @@ class Slurm:
         self.until(lambda: self.node(name).startswith(("IDLE", "MIXED", "ALLOCATED")), 60, f"{name} to be up")
 
     def kill_node(self, name: str) -> None:
-        """Its power goes: slurmd and all jobs on it are gone at once. The controller finds out in half a minute."""
+        """Simulate a power failure: slurmd and all its jobs end at once. The controller notices after half a minute."""
         self._end(name)
 
     def node(self, name: str) -> str:
-        """The node's state, such as IDLE or DOWN+NOT_RESPONDING."""
+        """Return the node's state, such as IDLE or DOWN+NOT_RESPONDING."""
         return _pairs(self.run("scontrol", "--oneliner", "show", "node", name))["State"]
 
     # ---- Commands ----------------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
-        """For commands that talk to this Slurm: no settings of another, and no `sacct` on the path.
+        """Return the environment of commands for this Slurm: no settings of another one, and no `sacct` on the path.
 
         Without a database `sacct` never works, and the plugin falls back to it when the controller does not answer. The
         plugin also asks it for an account, and fails where it is not there: give jobs a `slurm_account`, whichever.
@@ -207,7 +207,7 @@ class Slurm:
         return done.stdout
 
     def until(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait until something holds; an error of Slurm on the way counts as no."""
+        """Wait until a condition holds. An error of Slurm counts as false."""
         deadline = time.monotonic() + seconds
         while True:
             error = ""
@@ -223,12 +223,12 @@ class Slurm:
             time.sleep(0.2)
 
     def queue(self) -> str:
-        """All jobs and their states, for error messages."""
+        """Return all jobs and their states, for error messages."""
         command = ("squeue", "--states=all", "--format=%i %P %j %T %r %N")
         return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False).stdout
 
     def tails(self, lines: int = 15) -> str:
-        """The ends of all logs, for error messages."""
+        """Return the ends of all logs, for error messages."""
         logs = sorted((self.folder / "log").iterdir())
         # What a daemon prints is in its log as well, unless it has not come that far.
         logs = [log for log in logs if log.suffix == ".log" or not log.with_suffix(".log").exists()]
@@ -266,7 +266,7 @@ class Slurm:
             self.until(lambda node=node: self.node(node) == "IDLE", 60, f"{node} to be up")
 
     def stop(self) -> None:
-        """End everything; afterwards no process and no file of it is left."""
+        """Stop everything. No process and no file remains."""
         for name in [name for name in self._keepers if name != "janitor"]:
             self._end(name)
         if "janitor" in self._keepers:
@@ -300,12 +300,12 @@ def _pairs(line: str) -> dict[str, str]:
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether this is a link that private_slurm has made, now or in tests that ended badly."""
+    """Return whether private_slurm made this link, now or in tests that ended badly."""
     return place.is_symlink() and place.readlink().parent.name.startswith(PREFIX)
 
 
 def _is_alive(folder: Path) -> bool:
-    """Whether a keeper of a Slurm in this folder runs."""
+    """Return whether a keeper of a Slurm in this folder runs."""
     try:
         with (folder / "alive").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -317,7 +317,7 @@ def _is_alive(folder: Path) -> bool:
 
 
 def _link(place: Path, target: Path) -> None:
-    """Make the link; where other tests or a real Slurm were quicker, that is an error."""
+    """Make the link. It is an error if other tests or a real Slurm have made one meanwhile."""
     place.parent.mkdir(exist_ok=True)
     if os.path.lexists(place) and _is_ours(place) and not _is_alive(place.readlink().parent):
         place.unlink()
@@ -343,7 +343,7 @@ def _free_ports(n: int) -> list[int]:
 
 
 def _path_without(program: str, folder: Path) -> str:
-    """The search path, where each directory that has the program is replaced by links to all the others in it."""
+    """Return the search path with each directory that has the program replaced by links to its other programs."""
     directories = []
     for number, directory in enumerate(os.environ["PATH"].split(os.pathsep)):
         if (Path(directory) / program).exists():
@@ -361,7 +361,7 @@ def _path_without(program: str, folder: Path) -> str:
 
 
 def _keep_daemon(command: list[str]) -> None:
-    """Run it until the pipe is closed, or it ends by itself; then end everything that came from it."""
+    """Run a Slurm until the pipe is closed or Slurm ends; then end all its processes."""
     # Processes whose parent ends become children of this one, not of init: none gets lost.
     _become_subreaper()
     daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -383,7 +383,7 @@ def _keep_daemon(command: list[str]) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Wait until the pipe is closed and all other keepers are done; then remove the links and the folder."""
+    """Wait until the pipe is closed and all other keepers are done. Then remove the links and the folder."""
     sys.stdin.read()
     with (folder / "alive").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -403,7 +403,7 @@ def _become_subreaper() -> None:
 
 
 def _reap() -> set[int]:
-    """The children that have ended since the last call."""
+    """Return the children that have ended since the last call."""
     ended = set()
     with suppress(ChildProcessError):
         while pid := os.waitpid(-1, os.WNOHANG)[0]:

@@ -1,4 +1,4 @@
-"""The tests' Slurm does to jobs what a real one does, as far as other tests need it."""
+"""The private Slurm handles jobs like a real one, as far as other tests need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever strikes a training on a cluster, it ends with the weights and the history of one that nothing struck.
+"""After any fault on a cluster, a training ends with the weights and the history of an undisturbed one.
 
 `campaign.py` does the same many times over, at random points.
 """
@@ -27,7 +27,7 @@ def trained(root: Path, tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) 
 
 @pytest.fixture
 def trainings(trained: Trainings) -> Iterator[Trainings]:
-    """As nothing had been trained; Snakemake and its jobs are ended afterwards."""
+    """Trainings without results. After the test, Snakemake and its jobs are ended."""
     trained.clear()
     trained.site()
     trained.output.unlink(missing_ok=True)
@@ -36,7 +36,7 @@ def trainings(trained: Trainings) -> Iterator[Trainings]:
 
 
 def strike(trainings: Trainings, *struck: tuple[int, Fault]) -> None:
-    """Train the seeds named, let each be struck by its fault, and wait for the end; all are as if nothing had been."""
+    """Train the given seeds, inject the fault of each, wait for the end, and compare with undisturbed runs."""
     seeds = [seed for seed, _ in struck]
     trainings.start(seeds)
     in_time = trainings.strike({seed: (fault, STRUCK) for seed, fault in struck}, random.Random(0))
@@ -47,7 +47,7 @@ def strike(trainings: Trainings, *struck: tuple[int, Fault]) -> None:
 
 
 def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
-    """Each of four jobs has a fault of its own."""
+    """Four jobs, each with another fault."""
     kinds = (faults.cut_checkpoint, faults.cancel, faults.flip_bit, faults.shorten)
     strike(trainings, *enumerate(kinds))
     told = trainings.told()
@@ -61,7 +61,7 @@ def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
 
 
 def test_preempted(trainings: Trainings) -> None:
-    """Where Slurm puts such jobs back into its queue, where it cancels them, and where it does so at once."""
+    """In partitions where Slurm requeues such jobs, where it cancels them, and where it does so at once."""
     trainings.site("['scavenge', 'spot', 'harsh'][int(wildcards.seed)]")
     strike(trainings, *((seed, faults.preempt) for seed in range(3)))
     told = trainings.told()
@@ -74,7 +74,7 @@ def test_preempted(trainings: Trainings) -> None:
 
 
 def test_slurm_is_away(trainings: Trainings) -> None:
-    """Its controller is restarted, and then no query of states goes well for a minute, in which the training ends."""
+    """Its controller restarts, and then all queries of states fail for a minute, in which the training ends."""
 
     def leave(trainings: Trainings, seed: int, chance: random.Random) -> None:
         faults.restart_controller(trainings, seed, chance)

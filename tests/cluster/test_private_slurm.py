@@ -1,4 +1,4 @@
-"""The tests' own Slurm begins only where it may, and leaves nothing behind, however it ends."""
+"""The private Slurm starts only where it can, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_foreign_daemon_is_not_disturbed(tmp_path: Path) -> None:
 
 
 def _traces() -> set[str]:
-    """What a Slurm of the tests shows on a machine: files and commands."""
+    """Return the files and processes of a private Slurm on a machine."""
     files = [*ETC.glob("*"), *Path(tempfile.gettempdir()).glob(f"{PREFIX}*")]
     commands = []
     for process in psutil.process_iter():

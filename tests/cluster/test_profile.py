@@ -1,4 +1,4 @@
-"""`snakemake --profile slurm --profile site.yaml`: what jobs ask for, and where that is said."""
+"""`snakemake --profile slurm --profile site.yaml`: the resources of jobs, and which file sets them."""
 
 from __future__ import annotations
 

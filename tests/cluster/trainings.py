@@ -1,4 +1,4 @@
-"""Trainings through `snakemake --profile slurm`, and how to strike them: for the tests and for the campaign."""
+"""Trainings through `snakemake --profile slurm`, and faults that interrupt them, for the tests and for the campaign."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Trainings:
         self.clear()
 
     def site(self, partition: str = "main") -> None:
-        """Write the site's file; `partition`: of trainings, a name or an expression of Python in their `wildcards`."""
+        """Write the site's file. `partition` of trainings is a name or a Python expression of their `wildcards`."""
         (self.clone.folder / "site.yaml").write_text(SITE.format(partition=partition))
 
     def clear(self) -> None:
-        """Forget what was trained, and the lock of a Snakemake that was killed; the data stay."""
+        """Delete all runs, and the lock of a killed Snakemake. Keep the data."""
         shutil.rmtree(self.clone.folder / ".snakemake" / "locks", ignore_errors=True)
         for name in ("runs", "checkpoints", "logs", "benchmarks"):
             shutil.rmtree(self.results / name, ignore_errors=True)
@@ -90,7 +90,7 @@ class Trainings:
     # ---- Snakemake ---------------------------------------------------------------------------------------------------
 
     def start(self, seeds: Sequence[int], training: str = "") -> None:
-        """Start Snakemake; `training`: more settings of it, as YAML."""
+        """Start Snakemake. `training` is more settings of the training, as YAML."""
         self.wanted = seeds
         command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"]
         with self.output.open("ab") as out:
@@ -104,7 +104,7 @@ class Trainings:
             )
 
     def finish(self, seconds: float = 400) -> int:
-        """Wait for Snakemake to end; its exit status."""
+        """Wait for Snakemake to end; return its exit status."""
         assert self.main
         try:
             return self.main.wait(timeout=seconds)
@@ -112,7 +112,7 @@ class Trainings:
             self.stop()
 
     def stop(self) -> None:
-        """End Snakemake and its jobs, however they are."""
+        """End Snakemake and its jobs, in any state."""
         if self.main and self.main.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.main.pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ class Trainings:
         )
 
     def told(self) -> str:
-        """What Snakemake has printed, in all its starts."""
+        """Return the output of all starts of Snakemake."""
         return self.output.read_text(errors="replace")
 
     def _wanted(self, seeds: Sequence[int], more: str = "") -> list[str]:
@@ -155,12 +155,12 @@ class Trainings:
         return self.results / "logs" / "train_variant" / f"{PAPER}-{VARIANT}-seed-{seed}.log"
 
     def checkpoints(self, seed: int) -> Path | None:
-        """The folder of its checkpoints, once there is one."""
+        """Return the folder of its checkpoints, if there is one."""
         folders = (self.results / "checkpoints" / PAPER / VARIANT / f"seed-{seed}").glob("*/")
         return next(iter(folders), None)
 
     def step(self, seed: int) -> int:
-        """Steps done, as the log tells."""
+        """Return the number of steps in the log."""
         try:
             found = re.findall(r"^step +(\d+)/", self.log(seed).read_text(errors="replace"), re.MULTILINE)
         except FileNotFoundError:
@@ -168,7 +168,7 @@ class Trainings:
         return int(found[-1]) if found else 0
 
     def lease(self, seed: int) -> dict[str, str | int]:
-        """Who trains: host, process, Slurm job; empty if nobody does."""
+        """Return host, process and Slurm job of the trainer; empty if there is none."""
         folder = self.checkpoints(seed)
         try:
             return json.loads((folder / "lease.json").read_text()) if folder else {}
@@ -176,7 +176,7 @@ class Trainings:
             return {}
 
     def reaches(self, seed: int, step: int, seconds: float = 240) -> bool:
-        """Wait until a run trains and has done so many steps; whether it did before it came to its end."""
+        """Wait until a run has trained for this many steps; return whether it reached them before its end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not (self.run(seed) / "record.json").exists():
             if self.step(seed) >= step and self.lease(seed):
@@ -187,7 +187,7 @@ class Trainings:
         return False
 
     def strike(self, struck: Mapping[int, tuple[Fault, int]], chance: random.Random) -> dict[int, bool]:
-        """Let each seed be struck by its fault when it has done its number of steps; whether each was, in time."""
+        """Inject the fault of each seed after its number of steps; return whether each came in time."""
         chances = {seed: random.Random(chance.random()) for seed in struck}
 
         def strike(seed: int) -> bool:
@@ -202,7 +202,7 @@ class Trainings:
             return dict(zip(struck, threads.map(strike, struck), strict=True))
 
     def digest(self, seed: int) -> tuple[str, str]:
-        """Of the weights, and of the history without its times."""
+        """Return the digest of the weights, and of the history without times."""
         run = self.run(seed)
         with (run / "history.csv").open(newline="") as file:
             rows = [{k: v for k, v in row.items() if k not in _TIMES} for row in csv.DictReader(file)]
@@ -211,11 +211,11 @@ class Trainings:
         return weights, history
 
     def same(self, seed: int) -> bool:
-        """Whether the run ended as if nothing had happened."""
+        """Return whether the run equals the undisturbed one."""
         return (self.run(seed) / "record.json").exists() and self.digest(seed) == self.record[seed]
 
     def interruptions(self, seed: int) -> int:
-        """Times that the run went on from a checkpoint."""
+        """Return how often the run continued from a checkpoint."""
         return int(json.loads((self.run(seed) / "record.json").read_text())["interruptions"])
 
 
@@ -320,7 +320,7 @@ def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
 
 @contextmanager
 def _stopped(trainings: Trainings, seed: int) -> Iterator[Path]:
-    """The checkpoint of a training that stands still, and is killed afterwards."""
+    """Stop a training, yield its checkpoint, and kill it afterwards."""
     pid = int(trainings.lease(seed)["pid"])
     folder = trainings.checkpoints(seed)
     assert folder
@@ -336,7 +336,7 @@ def _stopped(trainings: Trainings, seed: int) -> Iterator[Path]:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
-    """A file system of its own for `folder`, with what the folder holds."""
+    """Mount a separate file system on `folder`, with the content of the folder."""
     held = folder.with_name(f"{folder.name}.held")
     folder.rename(held)
     folder.mkdir()

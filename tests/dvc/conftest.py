@@ -1,4 +1,4 @@
-"""A small project with DVC: two papers without some of their sets, on made files of MNIST."""
+"""A small project with DVC: two papers without some of their sets, on artificial files of MNIST."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = {"papers": "[sparse, experts]", "without": "[mnist-40, fashion-mnist]
 
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with files of MNIST's format."""
+    """A folder with files in the format of MNIST."""
     folder = tmp_path_factory.mktemp("mirror")
     (folder / "mnist").mkdir()
     for split, name in (("train", "train"), ("test", "t10k")):
@@ -33,7 +33,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def new(root: Path, mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Repository]:
-    """Make a checkout in which nothing has been made yet; the default remote is one for all."""
+    """Return a function that makes a checkout without results. All checkouts share the default remote."""
     store = tmp_path_factory.mktemp("store")
 
     def make(name: str) -> Repository:
@@ -75,7 +75,7 @@ def _edit(file: Path, changes: Mapping[str, str], count: int = 0) -> None:
 
 @pytest.fixture(scope="session")
 def made(new: Callable[[str], Repository]) -> Repository:
-    """A checkout in which `dvc repro` has made everything, committed and pushed."""
+    """A checkout in which `dvc repro` has made everything; its results are committed."""
     repository = new("made")
     stages, output = repository.repro()
     assert stages == list(TARGETS), output

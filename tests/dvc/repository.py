@@ -1,4 +1,4 @@
-"""A checkout with git and DVC, to run both and Snakemake in."""
+"""A checkout in which tests run git, DVC and Snakemake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Repository(Clone):
     """A checkout with git and DVC."""
 
     def run(self, *command: str, status: int = 0, environment: Mapping[str, str] | None = None) -> Done:
-        """Run a command; it is to end with `status`."""
+        """Run a command, and check that it ends with `status`."""
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -59,16 +59,16 @@ class Repository(Clone):
         return Repository(folder)
 
     def repro(self, *arguments: str, status: int = 0) -> tuple[list[str], str]:
-        """The stages that `dvc repro` has run, and what it printed."""
+        """Run `dvc repro`; return the stages that it ran, and its output."""
         output = self.dvc("repro", *arguments, status=status)
         return re.findall(r"^Running stage '(.+)':", output, re.MULTILINE), output
 
     def changed(self) -> set[str]:
-        """What `dvc status` names: stages, and `data.dvc`."""
+        """Return the stages that `dvc status` names, and `data.dvc` if it does."""
         return set(re.findall(r"^(\S+):$", self.dvc("status"), re.MULTILINE))
 
     def planned(self) -> set[str]:
-        """The stages to which the jobs of a dry run belong, by their messages."""
+        """Return the stages of the jobs of a dry run, found by their messages."""
         output = self.run("snakemake", *SMOKE, "-n", "--", *TARGETS[:-1], "all").output
         return set(map(_stage, re.findall(r"^Job \d+: (?!Made)(.*)", output, re.MULTILINE)))
 

@@ -1,4 +1,4 @@
-"""`data.dvc`: an entry for each data set, whichever were fetched."""
+"""`data.dvc`: one entry per data set; some sets may be missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two sets whose versions are named; the second was not fetched."""
+    """Two sets with versions in `data.dvc`; the second has not been fetched."""
     monkeypatch.chdir(tmp_path)
     for name in ("mnist", "smallnorb"):
         (tmp_path / "data" / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What others get by `dvc pull`: from a folder, from S3; and experiments."""
+"""`dvc pull` from a folder and from S3; experiments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_data_set_alone(pushed: Repository, tmp_path: Path) -> None:
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """The address of an S3 server with a bucket `recaps`."""
+    """Start an S3 server with a bucket `recaps`; return its address."""
     import boto3
 
     with socket.socket() as free:
@@ -105,7 +105,7 @@ def test_an_s3_remote(pushed: Repository, endpoint: str, tmp_path: Path) -> None
 
 
 def test_an_experiment(pushed: Repository, tmp_path: Path) -> None:
-    """In a folder of its own it trains what the setting touches, and nothing else."""
+    """It runs in its own folder, and trains only what depends on the setting."""
     clone = pushed.clone(tmp_path / "clone")
     clone.git("config", "user.name", "tests")
     clone.git("config", "user.email", "tests@localhost")
@@ -128,7 +128,7 @@ def test_an_experiment(pushed: Repository, tmp_path: Path) -> None:
 
 
 def _rows(shown: list[dict]) -> Iterator[dict]:
-    """The workspace, commits and experiments that `dvc exp show --json` lists."""
+    """Yield the workspace, commits and experiments from the output of `dvc exp show --json`."""
     for entry in shown:
         yield {"name": entry["name"] or entry["rev"], "data": entry.get("data")}
         for experiment in entry.get("experiments") or ():

@@ -26,7 +26,7 @@ OWN = {"seconds", "wall_seconds", "started", "finished", "starts", "images_per_s
 
 @pytest.fixture
 def project(made: Repository) -> Iterator[Repository]:
-    """The made project; afterwards it is brought back as it was, which is also what git and DVC are for."""
+    """The finished project. After the test, git and DVC restore it."""
     yield made
     made.git("checkout", "--quiet", "--", ".")
     made.dvc("checkout", "--force", "--quiet")
@@ -35,7 +35,7 @@ def project(made: Repository) -> Iterator[Repository]:
 
 
 def test_repro_makes_what_snakemake_makes(made: Repository, new: Callable[[str], Repository]) -> None:
-    """Then, for one who has called Snakemake, `dvc commit` is enough."""
+    """After a run of Snakemake, `dvc commit` is enough."""
     other = new("by-snakemake")
     done = other.snakemake(*SMOKE)
     assert done.status == 0, done.output
@@ -58,7 +58,7 @@ def test_a_second_repro_does_nothing(project: Repository) -> None:
 
 
 def test_data_that_the_workflow_has_fetched_are_the_version_that_data_dvc_names(project: Repository) -> None:
-    """In `made` they were fetched after data.dvc had been written; see `new`."""
+    """In `made`, they were fetched after data.dvc had been written; see `new`."""
     assert "up to date" in project.dvc("status", "data.dvc")
     assert project.folder.joinpath(RAW).is_file()
 
@@ -73,7 +73,7 @@ def test_data_that_the_workflow_has_fetched_are_the_version_that_data_dvc_names(
         ("src/recaps/datasets/derived.py", "def ", set(TARGETS), set(TARGETS)),
         ("src/recaps/report/charts.py", "def ", {"papers", "report"}, {"report"}),
         # A routing that neither paper uses, and a page outside the library.
-        ("src/recaps/nn/routing/em.py", "def ", {"papers"}, set()),
+        ("src/recaps/nn/routing/em.py", "class ", {"papers"}, set()),
         ("docs/dvc.md", "# ", set(), set()),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_comment_runs_a_stage_in_which_nothing_is_made(project: Repository) ->
 
 
 def test_deleted_outputs_are_made_again(project: Repository) -> None:
-    """Not only what a target is, but all that was made on the way."""
+    """Targets, and all intermediate results."""
     run = "results/smoke/runs/sparse/dense-28/seed-0"
     model = f"{run}/model.safetensors"
     names = [f"{run}/latents/mnist-test.npz", f"{run}/probes/single-capsules.npz", FIGURE]
@@ -171,7 +171,7 @@ def test_a_corrupted_output_is_found_by_both_and_blessed_by_none(project: Reposi
 
 
 def test_a_corrupted_raw_file_is_found_before_anything_trains_on_it(project: Repository) -> None:
-    """DVC alone would write its new hash into data.dvc, were the data an input of a stage."""
+    """If the data were an input of a stage, DVC would write the new hash to data.dvc."""
     flip(project.folder / RAW)
     assert project.changed() == {"data.dvc"}
     assert project.planned() == set(TARGETS)
@@ -242,7 +242,7 @@ def rows(file: Path) -> list[dict[str, str]]:
 
 
 def contents(repository: Repository) -> dict[str, Any]:
-    """All results by name: their digests, or what they say but for times."""
+    """Return all results by name: digests, or content without times."""
     root = repository.folder / "results" / "smoke"
     left_out = {"logs", "benchmarks", "checkpoints", "report.html", ".sha256"}
     files = (file for file in root.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""Copies of this repository, once as it is and once with the finished smoke workflow."""
+"""Copies of this repository: one without results, and one with the finished smoke workflow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from clones import SMOKE, Clone, copy
 
 @pytest.fixture(scope="session")
 def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A copy without results: for dry runs."""
+    """A copy without results, for dry runs."""
     return copy(root, tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="session")
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A copy in which the smoke workflow has run to its end."""
+    """A copy with the finished smoke workflow."""
     clone = copy(root, tmp_path_factory.mktemp("finished"))
     done = clone.snakemake(*SMOKE)
     assert done.status == 0, done.output[-6000:]

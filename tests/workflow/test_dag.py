@@ -1,4 +1,4 @@
-"""What the workflow plans, and how it refuses mistakes: dry runs only."""
+"""Dry runs: the jobs that the workflow plans, and its messages for mistakes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_estimate_counts_the_jobs_of_a_dry_run(clone: Clone, project: Projec
 
 
 def test_one_paper_alone(clone: Clone, project: Project) -> None:
-    """Nothing of one paper hangs on another's configuration, be it without probes or without timings."""
+    """No paper depends on the configuration of another, for example on its probes or timings."""
     for name, paper in project.papers.items():
         jobs = clone.plan("--config", "scale=smoke", f"papers=[{name}]")
         assert jobs["train_variant"] == len(paper.variants)
@@ -114,7 +114,7 @@ def test_slurm_typed_just_so(clone: Clone, project: Project, root: Path) -> None
 
 
 def test_nothing_runs_beside_a_timing(clone: Clone, project: Project) -> None:
-    """It takes all cores that Snakemake was given; a profile for a cluster must say how many it gets."""
+    """It takes all cores that Snakemake has; a profile for a cluster must set their number."""
     (paper, timing), *_ = [(name, each) for name, paper in project.papers.items() for each in paper.timings]
     message = 'message:\n        "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"'
     with clone.edited("rules/train.smk", message, "priority: 0"):  # without it, the number of threads is shown

@@ -75,7 +75,7 @@ def test_the_paper_is_a_target_everywhere(extended: Clone) -> None:
 
 
 def test_nothing_misses_a_paper_that_is_taken_out(extended: Clone) -> None:
-    """Neither a dry run of the others, nor the list, nor the generated files."""
+    """Neither by a dry run of the others nor by the list."""
     taken = extended.folder / "taken"
     for paper in ("mine", "sparse"):
         shutil.move(extended.folder / "src/recaps/papers" / paper, taken / paper)

@@ -5,6 +5,7 @@ The rules pass Snakemake's wildcards; any object with attributes `paper`, `varia
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -275,7 +276,7 @@ class Plan:
 
     def printed(self, wildcards: Any) -> dict[str, Printed]:
         """Return the numbers that the paper prints: the part of its claims that drawings depend on."""
-        return printed(Path(self._own(wildcards.paper, "claims.yaml")))
+        return _printed(Path(self._own(wildcards.paper, "claims.yaml")))
 
     def table_caption(self, wildcards: Any) -> str:
         return self._caption(self.project.papers[wildcards.paper].tables[wildcards.table])
@@ -397,6 +398,10 @@ class Plan:
 
 def _training(variant: Variant) -> dict[str, Any]:
     return variant.model_dump(mode="json", include={"model", "training"})
+
+
+#: A file of claims is read once for all tables and figures of its paper.
+_printed = functools.cache(printed)
 
 
 def family(variant: Variant) -> list[str]:
