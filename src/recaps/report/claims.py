@@ -158,6 +158,8 @@ KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {
 def read(file: Path) -> list[Claim]:
     """Return the claims of a YAML file, in its order.
 
+    An entry `shared` holds keys that the claims after it have in common, until the next such entry.
+
     Raises:
         UserError: one line naming the file, the claim, the key and the nearest valid one.
     """
@@ -165,7 +167,13 @@ def read(file: Path) -> list[Claim]:
     rows = values.pop("claims", None)
     if values or not isinstance(rows, list):
         raise UserError(f"{file}: expected one key 'claims' that holds a list")
-    claims: list[Claim] = [_claim(row, f"{file}: claim {place}") for place, row in enumerate(rows, start=1)]
+    claims: list[Claim] = []
+    shared: dict[str, Any] = {}
+    for place, row in enumerate(rows, start=1):
+        if isinstance(row, Mapping) and isinstance(row.get("shared"), Mapping):
+            shared = row["shared"]
+        else:
+            claims.append(_claim(shared | dict(row) if isinstance(row, Mapping) else row, f"{file}: entry {place}"))
     numbers: set[str] = set()
     seen: set[str] = set()
     for claim in claims:

@@ -155,3 +155,19 @@ def test_an_unknown_variant_gives_the_nearest(tmp_path: Path, project: Project) 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml: no such file"):
         read(tmp_path / "none.yaml")
+
+
+def test_claims_share_keys_until_the_next_entry_that_shares(tmp_path: Path) -> None:
+    measure = "measure: {variant: a, metric: b}, published: 1, tolerance: 1, statement: s, reason: r"
+    file = tmp_path / "claims.yaml"
+    file.write_text(
+        f"""claims:
+  - shared: {{kind: number, where: Table 1, n: 10}}
+  - {{id: sparse/table-1/x, {measure}}}
+  - {{id: sparse/table-1/y, n: 20, {measure}}}
+  - shared: {{kind: number, where: Table 2}}
+  - {{id: sparse/table-2/z, {measure}}}
+"""
+    )
+    found = [(each.where, each.n) for each in read(file) if isinstance(each, Number)]
+    assert found == [("Table 1", 10), ("Table 1", 20), ("Table 2", None)]
