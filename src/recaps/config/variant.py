@@ -119,8 +119,8 @@ class Variant(Section):
 class Timing(Section):
     """A comparison of the training speed of several variants on one machine."""
 
-    variants: tuple[Name, ...] = Field(min_length=1)
-    """Variants to time, each on its own training set."""
+    variants: tuple[Pattern, ...] = Field(min_length=1)
+    """Variants to time, each on its own training set, by name or by pattern."""
     rounds: int = Field(10, ge=1)
     """Number of rounds. Each round times every variant once, in a random order."""
     steps: int = Field(5, ge=1)
@@ -171,9 +171,9 @@ class Paper(Section):
         """The tables and figures by name."""
         return {**self.tables, **self.figures}
 
-    def shown(self, output: Output) -> tuple[str, ...]:
-        """The variants that a table or figure shows, in the order of the paper."""
-        return tuple(name for name in self.variants if any(fnmatch.fnmatchcase(name, each) for each in output.needs))
+    def matching(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """The variants that match any of some patterns, in the order of the paper."""
+        return tuple(name for name in self.variants if any(fnmatch.fnmatchcase(name, each) for each in patterns))
 
     @property
     def shown_sets(self) -> set[str]:
@@ -209,15 +209,17 @@ class Paper(Section):
     @model_validator(mode="after")
     def _check_outputs(self) -> Paper:
         for key, timing in self.timings.items():
-            for variant in timing.variants:
-                _check_name(f"timings.{key}.variants", "variant", variant, self.variants)
+            self._check_patterns(f"timings.{key}.variants", timing.variants)
         for key, output in self.outputs.items():
-            for pattern in output.needs:
-                if not fnmatch.filter(self.variants, pattern):
-                    _check_name(f"{key}.needs", "variant", pattern, self.variants)
+            self._check_patterns(f"{key}.needs", output.needs)
             for name in output.timings:
                 _check_name(f"{key}.timings", "timing", name, self.timings)
         return self
+
+    def _check_patterns(self, where: str, patterns: tuple[str, ...]) -> None:
+        for pattern in patterns:
+            if not self.matching((pattern,)):
+                _check_name(where, "variant", pattern, self.variants)
 
 
 def _check_name(where: str, kind: str, name: str, known: Mapping[str, Section]) -> None:

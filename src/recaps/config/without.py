@@ -45,7 +45,7 @@ def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
     timings = {
         name: timing.model_copy(update={"variants": kept})
         for name, timing in paper.timings.items()
-        if (kept := tuple(variant for variant in timing.variants if variant not in gone))
+        if (kept := tuple(variant for variant in paper.matching(timing.variants) if variant not in gone))
     }
     reduced = {key: _reduced(output, paper, gone, lacks) for key, output in paper.outputs.items()}
     kept_outputs = {key: output for key, output in reduced.items() if output is not None}
@@ -65,8 +65,9 @@ def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
 
 def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
     """Reduce a table or figure to what is available. Return None if nothing is."""
-    timings, shown = paper.timings, paper.shown(output)
-    read = dict.fromkeys([*shown, *(variant for name in output.timings for variant in timings[name].variants)])
+    shown = paper.matching(output.needs)
+    timed = {name: paper.matching(paper.timings[name].variants) for name in output.timings}
+    read = dict.fromkeys([*shown, *(variant for names in timed.values() for variant in names)])
     lost = {**{name: gone[name] for name in read if name in gone}, **{name: lacks(name) for name in output.sets}}
     lost = {name: sets for name, sets in lost.items() if sets}
     if not lost:
@@ -78,7 +79,7 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
     left = {
         "needs": tuple(name for name in shown if name not in gone),
         "sets": tuple(name for name in output.sets if name not in lost),
-        "timings": tuple(name for name in output.timings if not set(timings[name].variants) <= set(gone)),
+        "timings": tuple(name for name in output.timings if not set(timed[name]) <= set(gone)),
         "caption": f"{output.caption} Left out, because {because}: {', '.join(lost)}.",
     }
     return output.model_copy(update=left)

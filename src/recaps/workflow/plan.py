@@ -345,7 +345,7 @@ class Plan:
 
     def _shown(self, paper: str, output: Output) -> list[str]:
         """Return the inputs of a table or figure: the paper's metrics, and the results of its variants."""
-        shown = self._results(paper, self.project.papers[paper].shown(output), output.timings, output.sets)
+        shown = self._results(paper, self.project.papers[paper].matching(output.needs), output.timings, output.sets)
         return [*map(str, self.files.metrics(paper)), *shown]
 
     def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
@@ -372,8 +372,8 @@ class Plan:
 
     def _timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""
-        variants = self.project.papers[wildcards.paper].variants
-        return {name: variants[name] for name in self._timing(wildcards).variants}
+        paper = self.project.papers[wildcards.paper]
+        return {name: paper.variants[name] for name in paper.matching(self._timing(wildcards).variants)}
 
     def _parts(self, wildcards: Any) -> dict[str, str]:
         """Return the sets that a head is fitted and tested on, by role."""

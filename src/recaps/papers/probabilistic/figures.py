@@ -191,7 +191,7 @@ def coloured(pictures: Array, owners: Array) -> Array:
 
 def _shown(results: Results, figure: str, probe: str) -> list[str]:
     """The variants of a figure that have a probe."""
-    needed = results.paper.shown(results.paper.figures[figure])
+    needed = results.paper.matching(results.paper.figures[figure].needs)
     return [variant for variant in needed if probe in results.paper.variants[variant].probes]
 
 
