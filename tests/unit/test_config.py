@@ -307,7 +307,7 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert list(paper.tables) == ["table-1", "table-3"]
     assert list(paper.figures) == ["figure-1", "figure-3", "figure-4"]
     assert lost.outputs == {"table-2": "Turned", "figure-2": "Time of others"}
-    assert [paper.shown(table) for table in paper.tables.values()] == [("plain", "fashion")] * 2
+    assert [paper.matching(table.needs) for table in paper.tables.values()] == [("plain", "fashion")] * 2
     assert paper.figures["figure-3"].sets == ("fashion-mnist/test",)
     assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
