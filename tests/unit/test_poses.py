@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recaps.nn.poses import SMALLEST, compose, inverse, rotated, sampled, warp
+from recaps.nn.poses import SMALLEST, compose, inverse, rotated, warp
 
 pytestmark = pytest.mark.unit
 
@@ -98,26 +98,6 @@ def test_warp_matches_the_loops_in_value_and_gradient() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 5.0])
-@pytest.mark.parametrize("side", [1, 2, 11])
-def test_the_compiled_warp_is_pytorchs_sampling(side: int, spread: float) -> None:
-    """From templates far inside a pixel to some that cover much more than the canvas, and some far off."""
-    templates, poses = random(4, 2, side, side), (spread * random(6, 4, 2, 3, seed=1)).detach()
-    poses[0, 0], poses[0, 1, :, 2], poses[1, 0, 0, :2] = IDENTITY, 50.0, 0.0
-    poses[1, 1] = torch.tensor([[0.0, 0.5, 0.2], [0.5, 0.0, -0.1]])
-    poses.requires_grad_()
-    ours, theirs = warp(templates, poses, (9, 8)), sampled(templates, inverse(poses), (9, 8))
-    torch.testing.assert_close(ours, theirs)
-    direction = torch.randn_like(ours)
-    for mine, other in zip(
-        torch.autograd.grad(ours, (templates, poses), direction),
-        torch.autograd.grad(theirs, (templates, poses), direction),
-        strict=True,
-    ):
-        # A determinant that counts as `SMALLEST` makes gradients as large as a thousand.
-        torch.testing.assert_close(mine, other, atol=1e-9 * float(1 + other.abs().max()), rtol=1e-9)
-
-
 def test_the_identity_fills_the_canvas() -> None:
     templates = random(3, 2, 5, 4)
     same = warp(templates, IDENTITY.expand(2, 3, 2, 3), (5, 4))
@@ -125,7 +105,7 @@ def test_the_identity_fills_the_canvas() -> None:
     larger = warp(torch.ones(1, 1, 3, 3), IDENTITY.float().expand(1, 1, 2, 3), (30, 30))
     torch.testing.assert_close(larger[..., 5:25, 5:25], torch.ones(1, 1, 1, 20, 20))
     assert (larger > 0).all()
-    assert (larger <= 1).all()
+    assert (larger < 1 + 1e-6).all()
 
 
 def test_poses_map_templates_to_the_canvas() -> None:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
-from recaps.nn import kernels
-
 #: Smallest magnitude of a determinant in a division.
 SMALLEST = 1e-3
 
@@ -49,15 +47,6 @@ def warp(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
     """
     kind = torch.promote_types(torch.promote_types(templates.dtype, poses.dtype), torch.float32)
     templates, back = templates.to(kind), inverse(poses.to(kind))
-    if kernels.available(templates):
-        from recaps.nn.kernels.warp import fused_warp
-
-        return fused_warp(templates, back, size)
-    return sampled(templates, back, size)
-
-
-def sampled(templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `warp`, by PyTorch's own sampling, of poses that map canvas to template."""
     images, (height, width) = len(back), size
     places = _places(back.transpose(0, 1), size).reshape(len(templates), images * height, width, 2)
     drawn = grid_sample(templates, places, align_corners=False)

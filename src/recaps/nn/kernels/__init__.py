@@ -20,14 +20,9 @@ LANES = 16
 _enabled = True
 
 
-def available(tensor: Tensor) -> bool:
-    """Return whether kernels are enabled and the tensor is on a CPU."""
-    return _enabled and tensor.device.type == "cpu"
-
-
 def fits(poses: Tensor, weight: Tensor) -> bool:
     """Return whether a compiled routing can take poses [B, C, 16] and transformations [n, J, 4, 4]."""
-    return available(poses) and weight.shape[1] <= LANES
+    return _enabled and poses.device.type == "cpu" and weight.shape[1] <= LANES
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 The votes of a layer take two hundred megabytes per batch. In tensor operations, each iteration reads them a dozen
 times. A kernel computes one output position at a time, and its votes stay in the cache: computing votes again is
 faster than reading them from memory. The types of output capsules are the lanes of the vector unit. All innermost loops
-run over the lanes, and only the gradients of poses and activations are sums across lanes. Constants are written as
-`real(2)` to keep the precision of the arrays.
+run over the lanes, and only the gradients of poses and activations are sums across lanes. They take their length from
+the shape of an array, because LLVM unrolls a loop of constant length before it can vectorise it. Constants are written
+as `real(2)` to keep the precision of the arrays.
 """
 
 from __future__ import annotations
@@ -129,9 +130,10 @@ def lanes(tensor: Tensor) -> Any:
 @compiled
 def vote(weight: Any, pose: Any, votes: Any) -> None:
     """V = W M: weight and votes [16, LANES], pose [16]; matrices row by row."""
+    width = weight.shape[-1]
     for a in range(4):
         for b in range(4):
-            for j in range(LANES):
+            for j in range(width):
                 votes[4 * a + b, j] = (
                     weight[4 * a, j] * pose[b]
                     + weight[4 * a + 1, j] * pose[4 + b]
@@ -143,9 +145,10 @@ def vote(weight: Any, pose: Any, votes: Any) -> None:
 @compiled
 def vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose: Any) -> None:
     """Add the gradients of `vote` to at_weight [16, LANES] and at_pose [16]."""
+    width = weight.shape[-1]
     for a in range(4):
         for c in range(4):
-            for j in range(LANES):
+            for j in range(width):
                 at_weight[4 * a + c, j] += (
                     at_votes[4 * a, j] * pose[4 * c]
                     + at_votes[4 * a + 1, j] * pose[4 * c + 1]
@@ -155,7 +158,7 @@ def vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose:
     for c in range(4):
         for b in range(4):
             added = at_pose[4 * c + b]
-            for j in range(LANES):
+            for j in range(width):
                 added += (
                     weight[c, j] * at_votes[b, j]
                     + weight[4 + c, j] * at_votes[4 + b, j]

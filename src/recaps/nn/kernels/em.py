@@ -106,10 +106,11 @@ class _FusedEM(torch.autograd.Function):
 @compiled
 def _sum_of_logs(values: Any, sums: Any) -> None:
     """Sum of logarithms over the 16 values of a pose, as logarithms of products of two: [16, LANES] to [LANES]."""
-    for j in range(LANES):
+    width = values.shape[-1]
+    for j in range(width):
         sums[j] = 0
     for h in range(0, POSE, 2):
-        for j in range(LANES):
+        for j in range(width):
             sums[j] += np.log(values[h, j] * values[h + 1, j])
 
 
@@ -133,9 +134,10 @@ def _forward(
 ) -> None:
     """Shapes: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance [T, B, P, 16, LANES], total and
     activation [T, B, P, LANES]."""
+    width = weight.shape[-1]
     steps, batch, positions, slots = coupling.shape[:4]
     real = poses.dtype
-    votes, offset = np.empty((slots, POSE, LANES), real), np.empty(LANES, real)
+    votes, offset = np.empty((slots, POSE, width), real), np.empty(width, real)
     highest, sums = np.empty(poses.shape[1], real), np.empty(poses.shape[1], real)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for t in range(steps):
@@ -154,31 +156,32 @@ def _forward(
 @compiled
 def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: Any, variance: Any, total: Any) -> None:
     """Mean, variance and total weight of the votes at one position."""
+    width = votes.shape[-1]
     real = votes.dtype.type
     slots = len(children)
-    share = np.empty(LANES, votes.dtype)
+    share = np.empty(width, votes.dtype)
     mean[:] = real(0)
     variance[:] = real(0)
     total[:] = real(0)
     for s in range(slots):
-        for j in range(LANES):
+        for j in range(width):
             share[j] = coupling[s, j] * activations[children[s]]
             total[j] += share[j]
         for h in range(POSE):
-            for j in range(LANES):
+            for j in range(width):
                 mean[h, j] += share[j] * votes[s, h, j]
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             mean[h, j] /= total[j] + real(SHARE)
     for s in range(slots):
-        for j in range(LANES):
+        for j in range(width):
             share[j] = coupling[s, j] * activations[children[s]]
         for h in range(POSE):
-            for j in range(LANES):
+            for j in range(width):
                 off = votes[s, h, j] - mean[h, j]
                 variance[h, j] += share[j] * off * off
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             variance[h, j] = variance[h, j] / (total[j] + real(SHARE)) + real(VARIANCE)
 
 
@@ -187,9 +190,10 @@ def _activate(
     mean: Any, variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any, offset: Any
 ) -> None:
     """Activation, and the part of the log density that is equal for all votes."""
+    width = variance.shape[-1]
     real = variance.dtype.type
     _sum_of_logs(variance, offset)
-    for j in range(LANES):
+    for j in range(width):
         cost = total[j] * (real(POSE) * beta_u[j] + real(0.5) * offset[j])
         logit = temperature * (beta_a[j] - cost)
         activation[j] = real(1) / (real(1) + np.exp(-logit))
@@ -199,16 +203,17 @@ def _activate(
 
 @compiled
 def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: Any) -> None:
+    width = votes.shape[-1]
     real = votes.dtype.type
-    precision = np.empty((POSE, LANES), votes.dtype)
+    precision = np.empty((POSE, width), votes.dtype)
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             precision[h, j] = real(0.5) / variance[h, j]
     for s in range(len(votes)):
-        for j in range(LANES):
+        for j in range(width):
             logits[s, j] = offset[j]
         for h in range(POSE):
-            for j in range(LANES):
+            for j in range(width):
                 off = votes[s, h, j] - mean[h, j]
                 logits[s, j] -= off * off * precision[h, j]
 
@@ -216,6 +221,7 @@ def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: An
 @compiled
 def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any, sums: Any) -> None:
     """Softmax in place over all entries [P, n, outputs] of the same input capsule. The other lanes become zero."""
+    width = logits.shape[-1]
     real = logits.dtype.type
     positions, slots = children.shape
     highest[:] = real(-np.inf)
@@ -229,14 +235,14 @@ def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any
     for p in range(positions):
         for s in range(slots):
             top, added = highest[children[p, s]], real(0)
-            for j in range(LANES):
+            for j in range(width):
                 logits[p, s, j] = np.exp(logits[p, s, j] - top) if j < outputs else real(0)
             for j in range(outputs):
                 added += logits[p, s, j]
             sums[children[p, s]] += added
     for p in range(positions):
         for s in range(slots):
-            for j in range(LANES):
+            for j in range(width):
                 logits[p, s, j] /= sums[children[p, s]]
 
 
@@ -268,11 +274,12 @@ def _backward(
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES] and activation [B, P, LANES].
     Each part has its own gradients of weight and betas."""
+    width = weight.shape[-1]
     steps, batch, positions, slots = coupling.shape[:4]
     real = poses.dtype.type
-    votes = np.empty((slots, POSE, LANES), poses.dtype)
-    at_mean, at_variance = np.empty((POSE, LANES), poses.dtype), np.empty((POSE, LANES), poses.dtype)
-    at_logit, at_total = np.empty(LANES, poses.dtype), np.empty(LANES, poses.dtype)
+    votes = np.empty((slots, POSE, width), poses.dtype)
+    at_mean, at_variance = np.empty((POSE, width), poses.dtype), np.empty((POSE, width), poses.dtype)
+    at_logit, at_total = np.empty(width, poses.dtype), np.empty(width, poses.dtype)
     sums = np.empty(poses.shape[1], poses.dtype)
     at_coupling, at_density = scratch[part, 0], scratch[part, 1]
     for b in range(part * batch // parts, (part + 1) * batch // parts):
@@ -287,7 +294,7 @@ def _backward(
                 if t + 1 == steps:
                     at_mean[:] = given_mean[b, p]
                     at_variance[:] = real(0)
-                    for j in range(LANES):
+                    for j in range(width):
                         on = activation[t, b, p, j]
                         at_logit[j] = given_activation[b, p, j] * on * (real(1) - on)
                 else:
@@ -328,6 +335,7 @@ def _backward(
 
 @compiled
 def _softmax_adjoint(coupling: Any, children: Any, outputs: int, at_coupling: Any, at_logits: Any, sums: Any) -> None:
+    width = coupling.shape[-1]
     positions, slots = children.shape
     sums[:] = coupling.dtype.type(0)
     for p in range(positions):
@@ -338,7 +346,7 @@ def _softmax_adjoint(coupling: Any, children: Any, outputs: int, at_coupling: An
             sums[children[p, s]] = added
     for p in range(positions):
         for s in range(slots):
-            for j in range(LANES):
+            for j in range(width):
                 at_logits[p, s, j] = coupling[p, s, j] * (at_coupling[p, s, j] - sums[children[p, s]])
 
 
@@ -354,26 +362,27 @@ def _density_adjoint(
     at_logit: Any,
 ) -> None:
     """Gradients through the log densities, except for those of the votes."""
+    width = votes.shape[-1]
     real = votes.dtype.type
     at_mean[:] = real(0)
     at_variance[:] = real(0)
     at_logit[:] = real(0)
-    precision = np.empty((POSE, LANES), votes.dtype)
+    precision = np.empty((POSE, width), votes.dtype)
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             precision[h, j] = real(1) / variance[h, j]
     for s in range(len(votes)):
-        for j in range(LANES):
+        for j in range(width):
             at_logit[j] += at_density[s, j]
         for h in range(POSE):
-            for j in range(LANES):
+            for j in range(width):
                 off = (votes[s, h, j] - mean[h, j]) * precision[h, j]
                 at_mean[h, j] += at_density[s, j] * off
                 at_variance[h, j] += at_density[s, j] * off * off
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             at_variance[h, j] = real(0.5) * (at_variance[h, j] - at_logit[j] * precision[h, j])
-    for j in range(LANES):
+    for j in range(width):
         at_logit[j] *= real(1) - activation[j]
 
 
@@ -392,10 +401,11 @@ def _activation_adjoint(
     at_beta_u: Any,
     at_beta_a: Any,
 ) -> None:
+    width = variance.shape[-1]
     real = variance.dtype.type
-    logs = np.empty(LANES, variance.dtype)
+    logs = np.empty(width, variance.dtype)
     _sum_of_logs(variance, logs)
-    for j in range(LANES):
+    for j in range(width):
         at_cost = -temperature * at_logit[j]
         at_total[j] = at_cost * (real(POSE) * beta_u[j] + real(0.5) * logs[j])
         logs[j] = real(0.5) * at_cost * total[j]
@@ -403,7 +413,7 @@ def _activation_adjoint(
             at_beta_a[j] += temperature * at_logit[j]
             at_beta_u[j] += at_cost * total[j] * real(POSE)
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             at_variance[h, j] += logs[j] / variance[h, j]
             # The divisor of the mean is slightly larger than the sum of weights, so deviations do not cancel exactly.
             at_mean[h, j] -= real(2 * SHARE) / (total[j] + real(SHARE)) * mean[h, j] * at_variance[h, j]
@@ -431,29 +441,30 @@ def _maximisation_adjoint(
     at_poses: Any,
 ) -> None:
     """Gradients of votes through mean, variance and log density, and from them those of weights and poses."""
+    width = votes.shape[-1]
     real = votes.dtype.type
-    at_votes = np.empty((POSE, LANES), votes.dtype)
-    precision, inverse = np.empty((POSE, LANES), votes.dtype), np.empty(LANES, votes.dtype)
-    share, at_share = np.empty(LANES, votes.dtype), np.empty(LANES, votes.dtype)
-    for j in range(LANES):
+    at_votes = np.empty((POSE, width), votes.dtype)
+    precision, inverse = np.empty((POSE, width), votes.dtype), np.empty(width, votes.dtype)
+    share, at_share = np.empty(width, votes.dtype), np.empty(width, votes.dtype)
+    for j in range(width):
         inverse[j] = real(1) / (total[j] + real(SHARE))
     for h in range(POSE):
-        for j in range(LANES):
+        for j in range(width):
             precision[h, j] = real(1) / variance[h, j]
     for s in range(len(children)):
         child = children[s]
-        for j in range(LANES):
+        for j in range(width):
             share[j] = coupling[s, j] * activations[child] * inverse[j]
             at_share[j] = real(0)
         for h in range(POSE):
-            for j in range(LANES):
+            for j in range(width):
                 off = votes[s, h, j] - mean[h, j]
                 spread = variance[h, j] - real(VARIANCE)
                 at_share[j] += off * at_mean[h, j] + (off * off - spread) * at_variance[h, j]
                 from_moments = share[j] * (at_mean[h, j] + real(2) * at_variance[h, j] * off)
                 at_votes[h, j] = from_moments - at_density[s, j] * off * precision[h, j]
         added = at_activations[child]
-        for j in range(LANES):
+        for j in range(width):
             at_weighed = at_total[j] + at_share[j] * inverse[j] if j < outputs else real(0)
             added += at_weighed * coupling[s, j]
             at_coupling[s, j] = at_weighed * activations[child]

@@ -111,8 +111,9 @@ class _FusedClusters(torch.autograd.Function):
 @compiled
 def _power(exponents: Any, powers: Any) -> None:
     """exp of values that are zero or negative, clipped at -30: [LANES]."""
+    width = exponents.shape[-1]
     real = exponents.dtype.type
-    for j in range(LANES):
+    for j in range(width):
         powers[j] = max(real(1) + expm1(exponents[j], real), real(0))
 
 
@@ -135,13 +136,14 @@ def _forward(
 ) -> None:
     """Shapes: coupling and similarity [B, P, T, n, LANES]; mean [B, P, T + 1, 16, LANES], starting with the unweighted
     mean; sums [B, P, 2, LANES], agreement and presence."""
+    width = weight.shape[-1]
     batch, positions, steps, slots = coupling.shape[:4]
     real = poses.dtype.type
-    votes = np.empty((slots, POSE, LANES), poses.dtype)
+    votes = np.empty((slots, POSE, width), poses.dtype)
     squared, exponent, power = (
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
     )
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
@@ -149,37 +151,37 @@ def _forward(
             for s in range(slots):
                 vote(weight[s], poses[b, children[p, s]], votes[s])
                 for h in range(POSE):
-                    for j in range(LANES):
+                    for j in range(width):
                         mean[b, p, 0, h, j] += votes[s, h, j]
             for h in range(POSE):
-                for j in range(LANES):
+                for j in range(width):
                     mean[b, p, 0, h, j] /= real(slots)
             for t in range(steps):
                 for s in range(slots):
                     squared[:] = real(0)
                     for h in range(POSE):
-                        for j in range(LANES):
+                        for j in range(width):
                             off = votes[s, h, j] - mean[b, p, t, h, j]
                             squared[j] += off * off
                     similarity[b, p, t, s] = real(0)
                     for q in range(len(mixture)):
-                        for j in range(LANES):
+                        for j in range(width):
                             exponent[j] = -squared[j] * precisions[q, j]
                         _power(exponent, power)
-                        for j in range(LANES):
+                        for j in range(width):
                             similarity[b, p, t, s, j] += mixture[q] * power[j]
-                    for j in range(LANES):
+                    for j in range(width):
                         pull = lambda2[j] * log_activations[b, children[p, s]]
                         coupling[b, p, t, s, j] = (similarity[b, p, t, s, j] + pull) * inverse[j]
                 _softmax(coupling[b, p, t], exponent, power, squared)
                 mean[b, p, t + 1] = real(0)
                 for s in range(slots):
                     for h in range(POSE):
-                        for j in range(LANES):
+                        for j in range(width):
                             mean[b, p, t + 1, h, j] += coupling[b, p, t, s, j] * votes[s, h, j]
             sums[b, p] = real(0)
             for s in range(slots):
-                for j in range(LANES):
+                for j in range(width):
                     share = coupling[b, p, steps - 1, s, j]
                     sums[b, p, 0, j] += share * similarity[b, p, steps - 1, s, j]
                     sums[b, p, 1, j] += share * log_activations[b, children[p, s]]
@@ -188,21 +190,22 @@ def _forward(
 @compiled
 def _softmax(logits: Any, exponent: Any, power: Any, total: Any) -> None:
     """Softmax in place over the slots of [n, LANES]. The other arguments are scratch memory."""
+    width = logits.shape[-1]
     real = logits.dtype.type
     highest = logits[0].copy()
     total[:] = real(0)
     for s in range(len(logits)):
-        for j in range(LANES):
+        for j in range(width):
             highest[j] = max(highest[j], logits[s, j])
     for s in range(len(logits)):
-        for j in range(LANES):
+        for j in range(width):
             exponent[j] = logits[s, j] - highest[j]
         _power(exponent, power)
-        for j in range(LANES):
+        for j in range(width):
             logits[s, j] = power[j]
             total[j] += power[j]
     for s in range(len(logits)):
-        for j in range(LANES):
+        for j in range(width):
             logits[s, j] /= total[j]
 
 
@@ -234,20 +237,21 @@ def _backward(
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES], agreement and presence
     [B, P, LANES]. Each part has its own gradients of parameters, and each lane its own gradient of the mixture."""
+    width = weight.shape[-1]
     batch, positions, steps, slots = coupling.shape[:4]
     real = poses.dtype.type
-    votes, at_votes = np.empty((slots, POSE, LANES), poses.dtype), np.empty((slots, POSE, LANES), poses.dtype)
-    at_mean, before = np.empty((POSE, LANES), poses.dtype), np.empty((POSE, LANES), poses.dtype)
-    at_coupling = np.empty((slots, LANES), poses.dtype)
+    votes, at_votes = np.empty((slots, POSE, width), poses.dtype), np.empty((slots, POSE, width), poses.dtype)
+    at_mean, before = np.empty((POSE, width), poses.dtype), np.empty((POSE, width), poses.dtype)
+    at_coupling = np.empty((slots, width), poses.dtype)
     common, squared, slope = (
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
     )
     exponent, power, at_similarity = (
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
-        np.empty(LANES, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
+        np.empty(width, poses.dtype),
     )
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
@@ -260,17 +264,17 @@ def _backward(
                 common[:] = real(0)
                 for s in range(slots):
                     log = log_activations[b, children[p, s]]
-                    for j in range(LANES):
+                    for j in range(width):
                         at_coupling[s, j] = (
                             given_agreement[b, p, j] * similarity[b, p, t, s, j] + given_presence[b, p, j] * log
                             if last
                             else real(0)
                         )
                     for h in range(POSE):
-                        for j in range(LANES):
+                        for j in range(width):
                             at_coupling[s, j] += at_mean[h, j] * votes[s, h, j]
                             at_votes[s, h, j] += coupling[b, p, t, s, j] * at_mean[h, j]
-                    for j in range(LANES):
+                    for j in range(width):
                         common[j] += coupling[b, p, t, s, j] * at_coupling[s, j]
                 before[:] = real(0)
                 for s in range(slots):
@@ -278,7 +282,7 @@ def _backward(
                     log, to_log = log_activations[b, child], real(0)
                     squared[:] = real(0)
                     slope[:] = real(0)
-                    for j in range(LANES):
+                    for j in range(width):
                         share = coupling[b, p, t, s, j]
                         at_logit = share * (at_coupling[s, j] - common[j])
                         at_similarity[j] = at_logit * inverse[j]
@@ -290,27 +294,27 @@ def _backward(
                             to_log += given_presence[b, p, j] * share
                     at_logs[b, child] += to_log
                     for h in range(POSE):
-                        for j in range(LANES):
+                        for j in range(width):
                             off = votes[s, h, j] - mean[b, p, t, h, j]
                             squared[j] += off * off
                     for q in range(len(mixture)):
-                        for j in range(LANES):
+                        for j in range(width):
                             exponent[j] = -squared[j] * precisions[q, j]
                         _power(exponent, power)
-                        for j in range(LANES):
+                        for j in range(width):
                             weighed = at_similarity[j] * power[j]
                             at_mixture[part, q, j] += weighed
                             at_precisions[part, q, j] -= weighed * mixture[q] * squared[j]
                             slope[j] -= weighed * mixture[q] * precisions[q, j]
                     for h in range(POSE):
-                        for j in range(LANES):
+                        for j in range(width):
                             moved = real(2) * slope[j] * (votes[s, h, j] - mean[b, p, t, h, j])
                             at_votes[s, h, j] += moved
                             before[h, j] -= moved
                 at_mean[:] = before
             for s in range(slots):
                 for h in range(POSE):
-                    for j in range(LANES):
+                    for j in range(width):
                         at_votes[s, h, j] += at_mean[h, j] / real(slots)
                 child = children[p, s]
                 vote_adjoint(weight[s], poses[b, child], at_votes[s], at_weight[part, s], at_poses[b, child])
