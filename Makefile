@@ -103,7 +103,7 @@ compare: environment ## Compare your own results with the published ones (make c
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
 
 rulegraph: environment ## Draw the graph of the rules, docs/rulegraph.svg (needs graphviz)
-	@$(BIN)/snakemake --rulegraph dot --config scale=desk 2>/dev/null \
+	@$(BIN)/snakemake --rulegraph dot --config scale=desk -- report 2>/dev/null | tred \
 		| sed 's/color = "[^"]*"/color = "#57606a"/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 		| dot -Tsvg > docs/rulegraph.svg
 

@@ -106,7 +106,7 @@ def render_conda(lock: str) -> str:
     to_run = pins(lock.split(DEVELOP)[0])
     lines = [
         "# Generated from requirements.lock by `python envs/lock.py --fix`; do not edit.",
-        "# The environment of jobs with `snakemake --sdm conda`. Without this option, jobs run in Snakemake's environment.",
+        "# The environment of jobs with `snakemake --sdm conda`. Without it, jobs run in the environment of Snakemake.",
         "channels:",
         "  - conda-forge",
         "  - nodefaults",
