@@ -83,7 +83,7 @@ rule collect_metrics:
         runtime=growing(120),
     params:
         code=plan.paper_code("collect_metrics", "metrics"),
-        project=plan.settings,
+        project=plan.measured,
         printed={},
     message:
         "Metrics of {wildcards.paper}"

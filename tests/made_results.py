@@ -14,6 +14,7 @@ from recaps.config.load import Project
 from recaps.papers import FOLDER
 from recaps.report import draw
 from recaps.report.claims import Claim, printed, read
+from recaps.report.collect import metrics as write_metrics
 from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
 from recaps.report.results import Results
@@ -62,7 +63,7 @@ def timed(results: Results, seconds: Mapping[str, list[float]], batch_size: int)
 
 def measured(results: Results) -> Results:
     """The same results after the metrics of their runs have been computed and saved."""
-    draw.metrics(results, results.folder)
+    write_metrics(results, results.folder)
     for cached in ("metrics", "arrays"):
         results.__dict__.pop(cached, None)
     return results

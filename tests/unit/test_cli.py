@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from recaps import papers
 from recaps.cli import Run, main
 from recaps.config.load import load
-from recaps.workflow.new import TARGETS
-from recaps.workflow.plan import Plan
+from recaps.workflow.plan import TARGETS, Plan
 
 pytestmark = pytest.mark.unit
 
@@ -78,10 +78,7 @@ def test_run_goes_through_all_stages_once(
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
-    message = (
-        "--variants: no variant 'sparscaps' in consensus, discriminative, experts, probabilistic, sparse"
-        " (did you mean 'sparsecaps'?)"
-    )
+    message = f"--variants: no variant 'sparscaps' in {', '.join(papers.names())} (did you mean 'sparsecaps'?)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 

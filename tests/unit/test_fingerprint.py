@@ -30,9 +30,10 @@ FILES = {
             return pkg.maths.square(x)  # a comment
     """,
     "maths.py": "def square(x):\n    return x * x\n",
-    "late.py": "VALUE = 1\n",
+    "late.py": "VALUE = 1\nSTYLE = 'style.mplstyle'\n",
     "figures.py": "import pkg.train\n\ndef figure():\n    return 'red'\n",
     "style.mplstyle": "lines.linewidth: 1\n",
+    "report.css": "p { color: red }\n",
     "shared/__init__.py": "",
     "shared/errors.py": "class Mistake(Exception): ...\n",
     "data/__init__.py": """
@@ -76,6 +77,7 @@ def edited(package: Path, file: str, old: str, new: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
+        ("report.css", "red", "blue"),  # no module names it
         ("train.py", "# a comment", "# another"),
         ("train.py", "'''Train.'''", "'''Train, and say more\n    on several lines.'''"),
         ("train.py", "'''How to train.'''", ""),
@@ -186,6 +188,7 @@ def test_this_package() -> None:
     assert not starts(of("train_variant", "recaps.models.convnet"), "nn.routing.dynamic", "nn.layers", "papers.")
     assert not starts(of("prepare_dataset"), "training", "models", "nn", "papers.", "report", "datasets.download")
     assert not starts(of("evaluate_head"), "papers.", "report", "nn")
+    assert not starts(of("collect_metrics", "recaps.papers.sparse.metrics"), "report.draw", "report.html")
     figure = of("draw_figure", "recaps.papers.sparse.figures")
     assert {"recaps.report.draw", "recaps.papers.sparse.figures"} <= figure
     assert not starts(of("score_claims"), "papers.", "training.")
@@ -197,6 +200,9 @@ def test_every_rule_has_a_stage_and_its_fingerprint(root: Path) -> None:
     assert len(rules) > 10
     for rule in rules:
         assert callable(getattr(stages, rule))
+        (body,) = re.findall(rf"^rule {rule}:\n((?:    .*\n|\n)*)", text, re.MULTILINE)
+        assert set(re.findall(r"plan\.(?:family_|paper_)?code\(\"(\w+)\"", body)) <= {rule}, "another rule's code"
+        assert "code=plan." in body or rule == "fetch_file"
         assert len(Code(Path(recaps.__file__).parent).closure([f"recaps.workflow.stages:{rule}"])) > 1
 
 

@@ -192,6 +192,18 @@ def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
     assert "because cifar10 is unavailable: cifar-dr" in partial.figure_caption(discriminative(figure="figure-4"))
 
 
+def test_captions_are_no_setting_of_the_metrics(plan: Any) -> None:
+    changed = {"overrides": {"sparse": {"figures": {"figure-3": {"caption": "Another one."}}}}}
+    assert plan().measured(wildcards()) == plan(**changed).measured(wildcards())
+    assert plan().settings(wildcards()) != plan(**changed).settings(wildcards())
+
+
+def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recaps.workflow.plan.FOLDER", tmp_path)
+    with pytest.raises(UserError, match=r"claims.yaml: no such file, and the paper needs it"):
+        plan(papers=["sparse"])
+
+
 def test_captions_of_stand_ins_say_so(plan: Any) -> None:
     assert "STAND-IN" in plan().figure_caption(wildcards(figure="figure-3"))
     assert "STAND-IN" not in plan(scale="desk").figure_caption(wildcards(figure="figure-3"))

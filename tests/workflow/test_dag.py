@@ -10,8 +10,7 @@ from clones import SMOKE, Clone
 
 from recaps import estimate, papers
 from recaps.config.load import Project, load
-from recaps.workflow.new import TARGETS
-from recaps.workflow.plan import Plan
+from recaps.workflow.plan import TARGETS, Plan
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ def extended(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     for command in (["paper", "mine"], ["routing", "plain", "--kind", "poses"]):
         done = clone.python("recaps", "new", *command)
         assert done.status == 0, done.output
+    assert VARIANT.replace("sharpness: 2", "sharpness: 1.0") in f"{done.output}\n", "what the command advises"
     consensus = clone.folder / "src/recaps/papers/consensus"
     text = (consensus / "paper.yaml").read_text()
     text = text.replace("\n  norb-", f"\n{VARIANT}  norb-", 1)

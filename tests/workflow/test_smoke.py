@@ -12,6 +12,7 @@ from clones import SMOKE, Clone
 
 from recaps.config.load import Project, load
 from recaps.report import draw
+from recaps.report.collect import metrics as write_metrics
 from recaps.workflow.plan import Plan
 from recaps.workflow.stages import saved_results
 
@@ -75,7 +76,7 @@ def test_outputs_are_drawn_from_what_they_declare(
             (folder := job.output[0].parent).mkdir(parents=True, exist_ok=True)
             results = saved_results(job)
             if kind == "metrics":
-                draw.metrics(results, folder)
+                write_metrics(results, folder)
             else:
                 getattr(draw, kind)(name, results, folder)
             assert job.output[0].stat().st_size > 0
@@ -135,8 +136,13 @@ def test_style_sheet_redraws_only(finished: Clone) -> None:
         jobs = finished.plan()
     finally:
         style.write_text(text)
-    assert set(jobs) <= _DRAWING
+    assert set(jobs) <= _DRAWING - {"collect_metrics"}
     assert "draw_figure" in jobs
+
+
+def test_the_reports_style_sheet_builds_the_report_only(finished: Clone) -> None:
+    with finished.edited("src/recaps/report/report.css", "{", "{ --changed: 1; "):
+        assert set(finished.plan()) == {"build_report", "all", "total"}
 
 
 @pytest.mark.parametrize(

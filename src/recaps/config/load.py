@@ -113,8 +113,15 @@ def _without(project: Project) -> Project:
 
 
 def merge(base: Any, change: Any) -> Any:
-    """Merge two mappings, and the mappings in them; `change` replaces anything else."""
+    """Merge two mappings, and the mappings in them; `change` replaces anything else.
+
+    A section with another `name`, such as that of a routing, replaces the section: their options differ.
+    """
+    if isinstance(base, str) and isinstance(change, Mapping):
+        base = {"name": base}
     if isinstance(base, Mapping) and isinstance(change, Mapping):
+        if base.get("name") != change.get("name", base.get("name")):
+            return change
         merged = dict(base)
         for key, value in change.items():
             merged[key] = merge(base[key], value) if key in base else value

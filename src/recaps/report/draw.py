@@ -16,10 +16,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from recaps import io, npz
+from recaps import io
 from recaps.errors import UserError, nearest
 from recaps.report.results import Results
-from recaps.workflow.layout import METRICS_FILES
 
 STAND_IN = "stand-in data: not a result"
 _STYLE = Path(__file__).with_name("recaps.mplstyle")
@@ -45,20 +44,6 @@ def figure(name: str, results: Results, folder: Path) -> None:
             _save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
     io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))
-
-
-def metrics(results: Results, folder: Path) -> None:
-    """Write a paper's `metrics.npz` and `metrics.csv` to `folder`.
-
-    `metrics.npz` holds the arrays of the paper's function `arrays`, if it has one. They are written first, so that the
-    metrics can be computed from them. `metrics.csv` has one row per variant, seed and metric.
-    """
-    module = importlib.import_module(f"recaps.papers.{results.name}.metrics")
-    npz.save(folder / METRICS_FILES[1], module.arrays(results) if hasattr(module, "arrays") else {})
-    values: pd.DataFrame = module.metrics(results)
-    values.insert(0, "paper", results.name)
-    values["stand_in"] = results.stand_in
-    io.write_text(folder / METRICS_FILES[0], values.to_csv(index=False, float_format="%.8g"))
 
 
 def markdown(values: pd.DataFrame) -> str:

@@ -76,11 +76,15 @@ class Code:
         return found | {parent for parent in parents if not parent.startswith(IGNORED)}
 
     def _digest(self, name: str) -> str:
-        """Hash the code of a module, and the style sheets and templates of its folder."""
+        """Hash the code of a module, and the style sheets and templates in its folder that it names."""
         state = hashlib.sha256(" ".join(_canonical(self._tree(name))).encode())
-        for file in sorted(self._path(name).parent.iterdir()):
-            if file.suffix in TEMPLATES:
+        beside = sorted(file for file in self._path(name).parent.iterdir() if file.suffix in TEMPLATES)
+        text = self._path(name).read_text(encoding="utf-8")
+        while named := [file for file in beside if file.name in text]:
+            for file in named:
                 state.update(file.name.encode() + file.read_bytes())
+                text += file.read_text(encoding="utf-8")  # a template may include a style sheet
+                beside.remove(file)
         return state.hexdigest()
 
     def _file(self, name: str) -> Path | None:

@@ -13,24 +13,22 @@ from recaps.config.families import families
 from recaps.errors import UserError
 from recaps.io import short, write_text
 from recaps.nn.routing import registry
+from recaps.workflow.plan import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
 WHAT = ("paper", "routing")
-#: What a routing routes, with the model family of the printed example.
-KINDS = {"votes": "supcaps", "poses": "matrixcaps"}
-#: Targets of the workflow; no paper may have their names.
-TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
+#: What a routing routes, with the paper and the model family of the printed example.
+KINDS = {"votes": ("discriminative", "supcaps"), "poses": ("consensus", "matrixcaps")}
 
 PAPER = """\
 {folder}: a working paper with two variants. Run it on stand-in data:
   snakemake --profile profiles/smoke --config scale=smoke 'papers=[{name}]'"""
 
+MODEL = "{{<<: *mnist, title: {title}, model: {{family: {family}, routing: {{name: {name}, sharpness: 1.0}}}}}}"
+
 ROUTING = """\
-{file}: a working routing. To use it, add a variant to a paper.yaml:
-  {name}:
-    title: {title}
-    model: {{family: {family}, routing: {{name: {name}, sharpness: 1.0}}}}
-    data: mnist/train"""
+{file}: a working routing. To use it, add a variant to a paper, for example to {paper}/paper.yaml:
+  mnist-{name}: {model}"""
 
 
 def make(what: str, name: str, kind: str) -> str:
@@ -56,7 +54,9 @@ def make(what: str, name: str, kind: str) -> str:
         told = PAPER.format(folder=short(folder / name), name=name)
     else:
         _copy(TEMPLATES / "routing" / f"{kind}.py", file := folder / f"{name}.py", name)
-        told = ROUTING.format(file=short(file), name=name, title=name.capitalize(), family=KINDS[kind])
+        paper, family = KINDS[kind]
+        model = MODEL.format(name=name, title=name.capitalize(), family=family)
+        told = ROUTING.format(file=short(file), name=name, paper=paper, model=model)
     _describe()
     return told
 

@@ -57,6 +57,10 @@ def growing(amount: int) -> Callable[[Any, int], int]:
     return grown
 
 
+#: Targets of the workflow; no paper may have their names.
+TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
+
+
 class Plan:
     """All files of one scale, with the settings and the code that each depends on."""
 
@@ -66,6 +70,7 @@ class Plan:
         self.results = project.config.results
         self.data = project.config.data
         self.files = Layout(Path(self.results, self.scale))
+        self._check_papers()
         self._check_sets()
 
     # Wildcards
@@ -297,6 +302,12 @@ class Plan:
             del values["left_out"]
         return values
 
+    def measured(self, wildcards: Any) -> dict[str, Any]:
+        """Like `settings`, without tables and figures: their captions change no metric."""
+        values = self.settings(wildcards)
+        values["papers"] = {name: {**each, "tables": {}, "figures": {}} for name, each in values["papers"].items()}
+        return values
+
     def left_out(self, wildcards: Any) -> dict[str, Any]:
         """Return the parts of the papers that are left out."""
         return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
@@ -385,6 +396,18 @@ class Plan:
         return {role: self.project.resolve(part.set) for role, part in parts.items() if part is not None}
 
     # Checks across files
+
+    def _check_papers(self) -> None:
+        """Refuse a paper with the name of a target, or without a file that its configuration needs."""
+        for name, paper in self.project.papers.items():
+            if name in TARGETS:
+                raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
+            needed = {"claims.yaml": True, "README.md": True, "metrics.py": True}
+            needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
+            needed["probes.py"] = any(variant.probes for variant in paper.variants.values())
+            for file, is_needed in needed.items():
+                if is_needed and not (FOLDER / name / file).is_file():
+                    raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
 
     def _check_sets(self) -> None:
         """Refuse sets, splits and options that are not in the catalogue."""

@@ -119,7 +119,7 @@ def evaluate_head(job: Any) -> None:
 
 def collect_metrics(job: Any) -> None:
     """Compute the metrics of one paper from its runs."""
-    from recaps.report.draw import metrics
+    from recaps.report.collect import metrics
 
     metrics(saved_results(job), Path(job.output[0]).parent)
 
