@@ -54,7 +54,7 @@ def test_killed_cancelled_out_of_time_damaged(trainings: Trainings) -> None:
     assert [trainings.interruptions(seed) for seed in range(4)] == [1, 1, 1, 1], told
     assert told.count("stopped at step") == 2, "the one that was out of time, and the one that was cancelled"
     assert told.count("ended without a message; it may have been killed (log: results/smoke/logs/train_variant/") == 2
-    going_back = "checkpoint.pt: damaged (cut short or changed on disk) and deleted; going back"
+    going_back = "checkpoint.pt: damaged (truncated or modified) and deleted; using the checkpoint before it"
     assert all(going_back in trainings.log(seed).read_text() for seed in (0, 2))
     last = told.split("trainings ")[-1].splitlines()
     assert [line.split()[:3] for line in last[1:3]] == [["probabilistic", "4", "8"], ["all", "4", "8"]]
