@@ -126,6 +126,10 @@ class Results:
         """Images and labels of a set, given as `name/split`, or of the set that replaces it at this scale."""
         return read_split(self.files.dataset(self.resolve(set_name)))
 
+    def test_set(self, variant: str) -> str:
+        """The test split of the data that a variant is trained on, as used at this scale."""
+        return self.resolve(self.paper.variants[variant].test)
+
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """A head's result for every seed."""
         return [io.read_json(layout.head(self.run(variant, seed), head, protocol)) for seed in self.seeds]

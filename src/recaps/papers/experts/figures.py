@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.experts.architecture import draw, phase_steps, stages
+from recaps.papers.experts.metrics import flat
 from recaps.papers.experts.variants import DATASETS, by_dataset, dataset, label, of_family
 from recaps.report.metrics import class_means, first_of_each, squared_error
 from recaps.report.plots import FASHION, mosaic, mosaic_rows, plain_numbers, style, tick_columns
@@ -56,7 +57,7 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     for axis, (variant, domain) in zip(axes.flat, panels, strict=True):
         pictures = results.probe(variant, "samples")[domain][:SHOWN]
-        mosaic(axis, _flat(pictures)[:, 0], pictures.shape[1], "gray", 0, 1)
+        mosaic(axis, flat(pictures)[:, 0], pictures.shape[1], "gray", 0, 1)
         tick_columns(axis, [str(capsule) for capsule in range(pictures.shape[1])], pictures.shape[-1])
         name = label(results.paper, variant)
         axis.set_title(f"({letters[variant, domain]}) {name} - sampled from {domain} domain")
@@ -165,11 +166,11 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     for row, (name, variants) in zip(axes, panels.items(), strict=True):
         probes = {variant: results.probe(variant, "samples") for variant in variants}
-        twos = [_flat(probe["restricted"][:2]) for probe in probes.values() if "restricted" in probe]
+        twos = [flat(probe["restricted"][:2]) for probe in probes.values() if "restricted" in probe]
         count = len(twos[0]) if twos else SAMPLES
         for axis, (variant, probe) in zip(row, probes.items(), strict=False):
             pictures = probe["restricted"][:2] if "restricted" in probe else probe["samples"][:count]
-            mosaic(axis, _flat(pictures)[:, 0], 8, "gray", 0, 1)
+            mosaic(axis, flat(pictures)[:, 0], 8, "gray", 0, 1)
             axis.set_title(f"{DATASETS.get(name, name)}: {results.paper.variants[variant].title}")
             frames.append(_brightness(pictures).assign(variant=variant))
         for axis in row[len(probes) :]:
@@ -199,13 +200,8 @@ def _brightness(pictures: Array) -> pd.DataFrame:
     """Mean and standard deviation of the pixels of each picture: [n, C, H, W], or [n, J, C, H, W] by capsule."""
     places = np.indices(pictures.shape[:-3]).reshape(pictures.ndim - 3, -1)
     frame = pd.DataFrame(dict(zip(("sample", "capsule"), places, strict=False)))
-    flat = _flat(pictures)
-    return frame.assign(mean=flat.mean((1, 2, 3)), sd=flat.std((1, 2, 3)))
-
-
-def _flat(pictures: Array) -> Array:
-    """[..., C, H, W] to [N, C, H, W]."""
-    return pictures.reshape(-1, *pictures.shape[-3:])
+    pixels = flat(pictures)
+    return frame.assign(mean=pixels.mean((1, 2, 3)), sd=pixels.std((1, 2, 3)))
 
 
 def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:

@@ -38,7 +38,7 @@ def arrays(results: Results) -> dict[str, Array]:
     found = {}
     for variant in of_family(results.paper, "experts"):
         probes = [results.probe(variant, "samples", seed) for seed in results.seeds]
-        pairs = [(_flat(probe["complete"]), _flat(probe["opposite"])) for probe in probes]
+        pairs = [(flat(probe["complete"]), flat(probe["opposite"])) for probe in probes]
         values = [correlation(*pair) for pair in pairs]
         found[f"opposite-{variant}"] = np.stack(values).reshape(len(probes), *probes[0]["complete"].shape[:2])
     return found
@@ -55,10 +55,6 @@ def metrics(results: Results) -> pd.DataFrame:
     return pd.concat([head_metrics(results), metric_rows(rows + _size_metrics(results))], ignore_index=True)
 
 
-def _test_set(results: Results, variant: str) -> str:
-    return results.resolve(results.paper.variants[variant].test)
-
-
 # Errors and capsules
 
 
@@ -68,7 +64,7 @@ def _code_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows: list[MetricRow] = []
     for family in families:
         for variant in of_family(results.paper, family) if family != "convnet" else ():
-            test, on = results.paper.variants[variant].test, _test_set(results, variant)
+            test, on = results.paper.variants[variant].test, results.test_set(variant)
             activity = ACTIVITY.get(family, "capsules")
             errors = {"chain-error": "reconstruction_error"}
             if family == "experts":
@@ -116,7 +112,7 @@ def _sample_metrics(results: Results, seed: int) -> list[MetricRow]:
     for names in by_dataset(results.paper).values():
         judges = [name for name in names if variants[name].model.family == "convnet"]
         for name in judges[:1]:
-            judge, on = Judge(results.run(name, seed)), _test_set(results, name)
+            judge, on = Judge(results.run(name, seed)), results.test_set(name)
             train, test = (_images(results.split(each)) for each in (variants[name].data, variants[name].test))
             real = judge(test)
             rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on)
@@ -124,7 +120,7 @@ def _sample_metrics(results: Results, seed: int) -> list[MetricRow]:
                 probe = results.probe(variant, "samples", seed)
                 for domain in (each for each in DOMAINS if each in probe):
                     samples = _first(probe[domain])
-                    pictures = _flat(samples)
+                    pictures = flat(samples)
                     seen = judge(pictures)
                     rows += _judged(variant, seed, domain, seen, real, negatives(pictures, train), on)
                     if domain == "restricted":
@@ -178,7 +174,7 @@ def _opposite_metrics(results: Results, place: int, seed: int) -> list[MetricRow
     rows = []
     for variant in of_family(results.paper, "experts"):
         values = results.arrays[f"opposite-{variant}"][place].ravel()
-        rows.append(mean_row(variant, seed, "opposite-correlation", values, "ratio", _test_set(results, variant)))
+        rows.append(mean_row(variant, seed, "opposite-correlation", values, "ratio", results.test_set(variant)))
     return rows
 
 
@@ -192,6 +188,6 @@ def _first(samples: Array) -> Array:
     return samples[: max(1, JUDGED // math.prod(samples.shape[1:-3]))]
 
 
-def _flat(pictures: Array) -> Array:
+def flat(pictures: Array) -> Array:
     """[..., C, H, W] to [N, C, H, W]."""
     return pictures.reshape(-1, *pictures.shape[-3:])

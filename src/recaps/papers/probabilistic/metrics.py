@@ -112,15 +112,11 @@ def _tested_on(results: Results, protocol: str) -> str:
     return results.resolve(results.paper.protocols[protocol].test.set)
 
 
-def _test_set(results: Results, variant: str) -> str:
-    return results.resolve(results.paper.variants[variant].test)
-
-
 def _rotation_metrics(results: Results, variant: str, seed: int) -> list[MetricRow]:
     """Share of the ink that the same template draws after a rotation, as means over rotations and images."""
     shares, by_chance = (results.arrays[f"{variant}-seed-{seed}-{name}"] for name in ("shares", "by-chance"))
     turns = np.abs(signed(results.probe(variant, "rotations", seed)["angles"]))
-    on = _test_set(results, variant)
+    on = results.test_set(variant)
     chosen = {
         "same-template-small": shares[(turns > 0) & (turns <= SMALL)],
         "same-template-large": shares[turns >= LARGE],
@@ -146,7 +142,7 @@ def _template_metrics(results: Results, variant: str, seed: int) -> list[MetricR
 
 def _free_form_metrics(results: Results, variant: str, seed: int) -> list[MetricRow]:
     """The effect of free-form inference on the bound and on the accuracy of classifiers of presences."""
-    probe, on = results.probe(variant, "free-form", seed), _test_set(results, variant)
+    probe, on = results.probe(variant, "free-form", seed), results.test_set(variant)
     right = _right(results, variant, probe, seed)
     n = len(probe["labels"])
     rows: list[MetricRow] = [
@@ -192,7 +188,7 @@ def _bound(results: Results, variant: str, seed: int) -> MetricRow:
 
 def _twos_metrics(results: Results, variant: str, seed: int) -> list[MetricRow]:
     """Errors of amortised and free-form reconstructions of a rotated 2."""
-    twos, on = results.probe(variant, "free-form-rotations", seed), _test_set(results, variant)
+    twos, on = results.probe(variant, "free-form-rotations", seed), results.test_set(variant)
     rows = []
     for name, chain in (("amortised", "chain"), ("free-form", "chain_free")):
         errors = np.square(twos[chain] - twos["images"]).sum((1, 2, 3))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from recaps.papers.probabilistic.metrics import ROTATED
 from recaps.report.results import Results
 from recaps.report.statistics import sd
-
-#: Largest rotations of the test digits to either side, in degrees.
-ROTATED = (45, 90, 135, 180)
 
 #: Features of the linear classifiers, by the head.
 FEATURES = {"presence": "t0", "presence-pose": "t0, A0", "linear": "VAE's μ, σ"}
