@@ -148,7 +148,7 @@ def test_the_reports_style_sheet_builds_the_report_only(finished: Clone) -> None
 @pytest.mark.parametrize(
     ("module", "families"),
     [
-        ("nn/routing/dynamic.py", {"supcaps", "sparsecaps", "discriminative"}),
+        ("nn/routing/dynamic.py", {"supcaps", "sparsecaps"}),
         ("papers/discriminative/routing.py", {"discriminative"}),
         ("models/convnet.py", {"convnet"}),
     ],
