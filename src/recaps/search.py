@@ -24,8 +24,9 @@ import yaml
 
 from recaps import io
 from recaps.arrays import Arrays, read
+from recaps.config.heads import Head
 from recaps.config.load import load
-from recaps.config.variant import Head, Variant
+from recaps.config.variant import Variant
 from recaps.errors import UserError, nearest
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.latents import latents_of

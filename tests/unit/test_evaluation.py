@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recaps import npz
-from recaps.config.variant import Head
+from recaps.config.heads import Head
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
 from recaps.evaluation.heads import evaluate, features, highest_are_labels

@@ -20,9 +20,10 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from recaps import papers as found
 from recaps.config.families import families
+from recaps.config.heads import Head, Part, Protocol
 from recaps.config.load import read_yaml
 from recaps.config.training import Training
-from recaps.config.variant import Head, Output, Paper, Part, Protocol, Timing, Variant
+from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import Config, Scale
 from recaps.io import short
 from recaps.nn.routing import registry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from recaps.config.base import Section
-from recaps.config.variant import Name, Output, Paper
+from recaps.config.base import Name, Section
+from recaps.config.variant import Output, Paper
 
 #: Returns the unavailable data sets that a set (`name/split`) is, or is derived from.
 Lacks = Callable[[str], Sequence[str]]

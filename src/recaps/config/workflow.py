@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from recaps.config.base import Section
-from recaps.config.variant import Name
+from recaps.config.base import Name, Section
 
 
 class Scale(Section):

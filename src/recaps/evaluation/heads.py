@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recaps import io
-from recaps.config.variant import Head, Part, Protocol
+from recaps.config.heads import Head, Part, Protocol
 from recaps.errors import UserError, nearest
 from recaps.npz import read
 
@@ -27,8 +27,8 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
 
     Args:
         latents: file of latents of each set in the protocol.
-        head: settings of the head, as in `recaps.config.variant.Head`.
-        protocol: settings of the protocol, as in `recaps.config.variant.Protocol`.
+        head: settings of the head, as in `recaps.config.heads.Head`.
+        protocol: settings of the protocol, as in `recaps.config.heads.Protocol`.
         out: file to write.
 
     Raises:

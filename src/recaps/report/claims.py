@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from recaps.config.base import Section
+from recaps.config.base import Name, Section
 from recaps.config.load import check, read_yaml
-from recaps.config.variant import Name, Paper
+from recaps.config.variant import Paper
 from recaps.errors import UserError, nearest
 
 Unit = Literal["percent", "fraction", "squared error", "squared distance", "ratio", "nats", "count"]

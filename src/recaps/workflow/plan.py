@@ -16,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from recaps.config.heads import Part
 from recaps.config.load import Project, load
-from recaps.config.variant import Output, Part, Timing, Variant
+from recaps.config.variant import Output, Timing, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 from recaps.io import short

@@ -1,0 +1,70 @@
+"""Settings of heads, and of the images that they are fitted and tested on.
+
+They are apart from a paper's other settings, so that a job that fits a head does not import the options of all models.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from recaps.config.base import Section, SetName
+
+ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+def _listed(value: Any) -> Any:
+    """Return a single name as a list."""
+    return (value,) if isinstance(value, str) else value
+
+
+OneOrMore = Annotated[
+    tuple[ArrayName, ...],
+    Field(min_length=1),
+    BeforeValidator(_listed, json_schema_input_type=ArrayName | tuple[ArrayName, ...]),
+]
+
+
+class Part(Section):
+    """A range of the images in a set of latents, in file order, to fit or test a head on."""
+
+    set: SetName
+    """Data set and split, e.g. `mnist-40/test`."""
+    start: int = Field(0, ge=0)
+    """Position of the first image among those that `digits` selects."""
+    count: int | None = Field(None, ge=1)
+    """Number of images. null: all from `start` on."""
+    digits: Literal["all", "fit", "test"] = "all"
+    """Selects images by their original digit. `fit`: six of every seven originals. `test`: the seventh. An original is
+    in one of the two only. `all`: no selection."""
+
+
+class Protocol(Section):
+    """The images that a head is fitted and tested on."""
+
+    title: str
+    """One line for tables and records."""
+    fit: Part | None = None
+    """Images to fit on. Heads that are not fitted (`argmax`) ignore it."""
+    test: Part
+    """Images to test on."""
+
+
+class Head(Section):
+    """A classifier on latents."""
+
+    kind: Literal["svm", "linear", "argmax"]
+    """`svm`: support vector machine with an RBF kernel. `linear`: logistic regression. `argmax`: the model's own class
+    scores; nothing is fitted."""
+    features: OneOrMore = ("capsules",)
+    """Array of the latents, or a list of arrays to concatenate. `scores`: the class scores of a supervised model.
+    Reading, in the paper `sparse`: `capsules`, the output of routing, as the released code exports it; or `masked`,
+    `capsules` times the sparse `mask`, as the paper's text says."""
+    C: float = Field(100.0, gt=0)
+    """Inverse strength of regularisation."""
+    gamma: float = Field(0.1, gt=0)
+    """Coefficient of the RBF kernel."""
+    standardise: bool = False
+    """Scale every feature to mean 0 and standard deviation 1 on the fitted images, so that `C` does not depend on the
+    features' scale."""
