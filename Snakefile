@@ -18,6 +18,7 @@ min_version("9.27")
 
 sys.path.append(str(Path(workflow.basedir) / "workflow"))
 import data_version
+import warm
 from slurm_executor import attend
 
 
@@ -46,11 +47,6 @@ wildcard_constraints:
     seed=r"\d+",
     dataset=plan.any_of("dataset"),
     split=plan.any_of("split"),
-    head=plan.any_of("head"),
-    protocol=plan.any_of("protocol"),
-    probe=plan.any_of("probe"),
-    table=plan.any_of("table"),
-    figure=plan.any_of("figure"),
     timing=plan.any_of("timing"),
     file="[^/]+",
 
@@ -171,6 +167,13 @@ for name in plan.project.papers:
         localrule: True
         message:
             done.format(name)
+
+
+onstart:
+    # With its limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
+    workflow.scheduler.job_rate_limiter = None
+    if workflow.local_exec:
+        warm.attend()
 
 
 onsuccess:

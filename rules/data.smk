@@ -26,8 +26,6 @@ rule prepare_dataset:
         **prepared,
     log:
         files.log("prepare_dataset/{dataset}-{split}"),
-    benchmark:
-        files.benchmark("prepare_dataset/{dataset}-{split}")
     conda:
         "../envs/recaps.yaml"
     resources:

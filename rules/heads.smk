@@ -1,15 +1,13 @@
 """Classifiers fitted on latents."""
 
 
-rule evaluate_head:
+rule evaluate_heads:
     input:
-        unpack(plan.head_latents),
+        latents=layout.latents(files.run()),
     output:
-        result=layout.head(files.run()),
+        layout.heads(files.run()),
     log:
-        files.log("evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}"),
-    benchmark:
-        files.benchmark("evaluate_head/{paper}-{variant}-seed-{seed}-{head}-{protocol}")
+        files.log("evaluate_heads/{paper}-{variant}-seed-{seed}"),
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -17,10 +15,10 @@ rule evaluate_head:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        code=plan.code("evaluate_head"),
-        head=plan.head,
-        protocol=plan.protocol,
+        code=plan.code("evaluate_heads"),
+        heads=plan.fitted_heads,
+        kept=plan.kept_heads,
     message:
-        "Head {wildcards.head} on {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}, protocol {wildcards.protocol}"
+        "Heads of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:
         "../workflow/scripts/stage.py"

@@ -1,17 +1,18 @@
-"""Arrays from trained models: latents of whole sets, and probes for figures."""
+"""What is computed from trained models: latents of whole sets, probes for figures, accuracies of their class scores."""
 
 
-rule extract_latents:
+rule read_model:
     input:
         model=trained["model"],
         config=trained["config"],
-        dataset=list(prepared.values()),
+        sets=plan.read_sets,
     output:
-        latents=layout.latents(files.run()),
+        # Existing parts that are still valid are kept, so Snakemake must not delete the files.
+        latents=update(layout.latents(files.run())),
+        probes=update(layout.probes(files.run())),
+        scores=layout.scores(files.run()),
     log:
-        files.log("extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}"),
-    benchmark:
-        files.benchmark("extract_latents/{paper}-{variant}-seed-{seed}-{dataset}-{split}")
+        files.log("read_model/{paper}-{variant}-seed-{seed}"),
     conda:
         "../envs/recaps.yaml"
     resources:
@@ -19,35 +20,13 @@ rule extract_latents:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        code=plan.family_code("extract_latents"),
-        limit=plan.limit,
+        code=plan.reading_code,
+        codes=plan.reading_codes,
+        latents=plan.latents_of,
+        probes=plan.probes_of,
+        test=plan.probed_set,
+        heads=plan.own_heads,
     message:
-        "Latents of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}, on {wildcards.dataset}/{wildcards.split}"
-    script:
-        "../workflow/scripts/stage.py"
-
-
-rule read_probe:
-    input:
-        model=trained["model"],
-        config=trained["config"],
-        dataset=plan.test_set,
-    output:
-        probe=layout.probe(files.run()),
-    log:
-        files.log("read_probe/{paper}-{variant}-seed-{seed}-{probe}"),
-    benchmark:
-        files.benchmark("read_probe/{paper}-{variant}-seed-{seed}-{probe}")
-    conda:
-        "../envs/recaps.yaml"
-    resources:
-        gpu=plan.gpus,
-        mem_mb=growing(8000),
-        runtime=growing(30),
-    params:
-        code=plan.probe_code,
-        images=plan.probe_images,
-    message:
-        "Probe {wildcards.probe} of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
+        "Latents and probes of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:
         "../workflow/scripts/stage.py"

@@ -1,71 +1,6 @@
 """The metrics, tables and figures of each paper, from saved results: drawing never trains."""
 
 
-localrules:
-    draw_table,
-    draw_figure,
-
-
-csv, md, tex = files.table()
-pdf, png, data = files.figure()
-
-
-rule draw_table:
-    input:
-        plan.table_inputs,
-    output:
-        csv=report(
-            csv,
-            caption="../workflow/report/output.rst",
-            category="Tables",
-            subcategory="{paper}",
-            labels={"table": "{table}", "scale": "{scale}"},
-        ),
-        md=md,
-        tex=tex,
-    log:
-        files.log("draw_table/{paper}-{table}"),
-    conda:
-        "../envs/recaps.yaml"
-    params:
-        code=plan.paper_code("draw_table", "tables"),
-        project=plan.settings,
-        printed=plan.printed,
-        caption=plan.table_caption,
-    message:
-        "Table {wildcards.table} of {wildcards.paper}"
-    script:
-        "../workflow/scripts/stage.py"
-
-
-rule draw_figure:
-    input:
-        plan.figure_inputs,
-    output:
-        pdf=pdf,
-        png=report(
-            png,
-            caption="../workflow/report/output.rst",
-            category="Figures",
-            subcategory="{paper}",
-            labels={"figure": "{figure}", "scale": "{scale}"},
-        ),
-        csv=data,
-    log:
-        files.log("draw_figure/{paper}-{figure}"),
-    conda:
-        "../envs/recaps.yaml"
-    params:
-        code=plan.paper_code("draw_figure", "figures"),
-        project=plan.settings,
-        printed=plan.printed,
-        caption=plan.figure_caption,
-    message:
-        "Figure {wildcards.figure} of {wildcards.paper}"
-    script:
-        "../workflow/scripts/stage.py"
-
-
 rule collect_metrics:
     input:
         plan.metrics_inputs,
@@ -73,8 +8,6 @@ rule collect_metrics:
         files.metrics(),
     log:
         files.log("collect_metrics/{paper}"),
-    benchmark:
-        files.benchmark("collect_metrics/{paper}")
     conda:
         "../envs/recaps.yaml"
     threads: 2
@@ -82,10 +15,68 @@ rule collect_metrics:
         mem_mb=growing(8000),
         runtime=growing(120),
     params:
-        code=plan.paper_code("collect_metrics", "metrics"),
+        code=plan.metrics_code,
         project=plan.measured,
         printed={},
     message:
         "Metrics of {wildcards.paper}"
     script:
         "../workflow/scripts/stage.py"
+
+
+def in_report(file, paper, category, name):
+    """Mark a table or figure for Snakemake's own report."""
+    return report(
+        file,
+        caption="../workflow/report/output.rst",
+        category=category,
+        subcategory=paper,
+        labels={"name": name, "scale": plan.scale},
+    )
+
+
+# A rule for each paper, because the tables and figures of each have other names.
+for paper, settings in plan.project.papers.items():
+    if settings.tables:
+
+        rule:
+            name:
+                f"draw_tables_of_{paper}"
+            input:
+                plan.shown(paper, settings.tables.values()),
+            output:
+                csv=[in_report(plan.files.table(paper, name)[0], paper, "Tables", name) for name in settings.tables],
+                text=[file for name in settings.tables for file in plan.files.table(paper, name)[1:]],
+            log:
+                plan.files.log(f"draw_tables/{paper}"),
+            conda:
+                "../envs/recaps.yaml"
+            localrule: True
+            params:
+                **plan.drawing(paper, "tables"),
+            message:
+                f"Tables of {paper}"
+            script:
+                "../workflow/scripts/stage.py"
+
+    if settings.figures:
+
+        rule:
+            name:
+                f"draw_figures_of_{paper}"
+            input:
+                plan.shown(paper, settings.figures.values()),
+            output:
+                png=[in_report(plan.files.figure(paper, name)[1], paper, "Figures", name) for name in settings.figures],
+                other=[file for name in settings.figures for file in plan.files.figure(paper, name)[::2]],
+            log:
+                plan.files.log(f"draw_figures/{paper}"),
+            conda:
+                "../envs/recaps.yaml"
+            localrule: True
+            params:
+                **plan.drawing(paper, "figures"),
+            message:
+                f"Figures of {paper}"
+            script:
+                "../workflow/scripts/stage.py"

@@ -58,7 +58,7 @@ rule build_report:
         "../envs/recaps.yaml"
     params:
         code=plan.code("build_report"),
-        project=plan.settings,
+        project=lambda wildcards: plan.settings(),
     message:
         "Report of scale {wildcards.scale}: {output.html}"
     script:

@@ -9,8 +9,6 @@ rule train_variant:
         **trained,
     log:
         files.log("train_variant/{paper}-{variant}-seed-{seed}"),
-    benchmark:
-        files.benchmark("train_variant/{paper}-{variant}-seed-{seed}")
     conda:
         "../envs/recaps.yaml"
     threads: 2
@@ -39,8 +37,6 @@ rule time_steps:
         timing=files.timing(),
     log:
         files.log("time_steps/{paper}-{timing}"),
-    benchmark:
-        files.benchmark("time_steps/{paper}-{timing}")
     conda:
         "../envs/recaps.yaml"
     # More than any machine has. Snakemake lowers it to the number of its cores, so that no other job runs beside the

@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from recaps import io
+from recaps import io, npz
 from recaps.config.load import Project
+from recaps.npz import Array
 from recaps.papers import FOLDER
 from recaps.report import draw
 from recaps.report.claims import Claim, printed, read
@@ -19,6 +20,7 @@ from recaps.report.measured import collect
 from recaps.report.publish import MOST_DATA
 from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
+from recaps.workflow import layout
 from recaps.workflow.layout import METRICS_FILES, Layout
 
 CONFIG = Path(__file__).parents[1] / "config"
@@ -48,6 +50,28 @@ def frame(
         for seed in seeds:
             fill(results, variant, settings.model.model_dump(mode="json"), seed)
     return results
+
+
+def add_latents(run: Path, set_name: str, arrays: Mapping[str, Array]) -> None:
+    """Add a set to the latents of a run."""
+    _add(layout.latents(run), set_name, arrays)
+
+
+def add_probe(run: Path, name: str, arrays: Mapping[str, Array]) -> None:
+    """Add a probe to those of a run."""
+    _add(layout.probes(run), name, arrays)
+
+
+def _add(file: Path, part: str, arrays: Mapping[str, Array]) -> None:
+    known = npz.read(file) if file.exists() else {}
+    npz.save(file, known | {f"{part}/{name}": each for name, each in arrays.items()})
+
+
+def add_head(run: Path, head: str, protocol: str, result: Mapping[str, Any]) -> None:
+    """Add the result of a head to those of a run, whether the head is fitted or not."""
+    for file in (layout.scores(run), layout.heads(run)):
+        known = io.read_json(file) if file.exists() else {}
+        io.write_json(file, known | {head: {**known.get(head, {}), protocol: dict(result)}})
 
 
 def datasets(results: Results) -> Path:

@@ -15,7 +15,7 @@ from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
 from recaps.workflow import layout, new, stages
-from recaps.workflow.layout import DATASET_FILES, RUN_FILES, named
+from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, named
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import check, receipt
 
@@ -122,13 +122,11 @@ class Run:
 
     def complete(self) -> None:
         self.train()
-        for name in map(self.plan.project.resolve, self.variant.latents):
-            self.extract(*name.split("/"))
-        for name in self.variant.probes:
-            self.probe(name)
-        for head, protocols in self.variant.heads.items():
-            for protocol in protocols:
-                self.evaluate(head, protocol)
+        made = self.plan.of_run(self.names["paper"], self.names["variant"], self.names["seed"])
+        if made["read"]:
+            self.read()
+        if made["heads"]:
+            self.evaluate()
 
     def train(self) -> None:
         settings = self.plan.training(self.names)
@@ -141,23 +139,27 @@ class Run:
         params = {"settings": settings, "checkpoints": self.plan.checkpoints(self.names)}
         self._make("train_variant", self.names, inputs, self.trained, params)
 
-    def extract(self, dataset: str, split: str) -> None:
-        names = Names(self.names, dataset=dataset, split=split)
-        inputs = self.trained | {"dataset": self.plan.dataset_files(f"{dataset}/{split}")}
-        output = {"latents": layout.latents(self.folder, f"{dataset}/{split}")}
-        self._make("extract_latents", names, inputs, output, {"limit": self.plan.limit(names)})
+    def read(self) -> None:
+        plan, names = self.plan, self.names
+        params = {
+            "codes": plan.reading_codes(names),
+            "latents": plan.latents_of(names),
+            "probes": plan.probes_of(names),
+            "test": plan.probed_set(names),
+            "heads": plan.own_heads(names),
+        }
+        inputs = self.trained | {"sets": plan.read_sets(names)}
+        self._make("read_model", names, inputs, named(self.folder, READ_FILES), params)
 
-    def probe(self, name: str) -> None:
-        names = Names(self.names, probe=name)
-        inputs = self.trained | {"dataset": self.plan.test_set(names)}
-        output = {"probe": layout.probe(self.folder, name)}
-        self._make("read_probe", names, inputs, output, {"images": self.plan.probe_images(names)})
-
-    def evaluate(self, head: str, protocol: str) -> None:
-        names = Names(self.names, head=head, protocol=protocol)
-        output = {"result": layout.head(self.folder, head, protocol)}
-        params = {"head": self.plan.head(names), "protocol": self.plan.protocol(names)}
-        self._make("evaluate_head", names, self.plan.head_latents(names), output, params)
+    def evaluate(self) -> None:
+        plan, names = self.plan, self.names
+        params = {
+            "code": plan.code("evaluate_heads"),
+            "heads": plan.fitted_heads(names),
+            "kept": plan.kept_heads(names),
+        }
+        inputs, output = {"latents": layout.latents(self.folder)}, {"heads": layout.heads(self.folder)}
+        self._make("evaluate_heads", names, inputs, output, params)
 
     def _prepare(self, folder: Path) -> None:
         """Fetch and prepare a split, unless it is there."""
@@ -178,9 +180,9 @@ class Run:
         if last.exists():
             return
         print(f"recaps: making {last}", file=sys.stderr, flush=True)
-        for files in inputs.values():
-            if isinstance(files, list) and files:
-                self._prepare(Path(files[0]).parent)
+        sets = [file for files in inputs.values() if isinstance(files, list) for file in files]
+        for folder in dict.fromkeys(Path(file).parent for file in sets):
+            self._prepare(folder)
         with receipt(list(output.values())):
             getattr(stages, stage)(self._job(names, inputs, output, params))
 

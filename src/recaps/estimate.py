@@ -29,7 +29,6 @@ from recaps.nn import kernels
 from recaps.training import device as devices
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
-from recaps.workflow.layout import FIGURE_FORMATS, TABLE_FORMATS
 from recaps.workflow.plan import Plan
 
 CPU = torch.device("cpu")
@@ -39,18 +38,18 @@ CHECKPOINTS = 2
 
 def jobs(plan: Plan) -> dict[str, int]:
     """Return the number of jobs of each rule that make all results of the plan."""
+    runs = [plan.of_run(*run) for run in plan.runs()]
     sets = [SimpleNamespace(dataset=Path(file).parts[-3], split=Path(file).parts[-2]) for file in plan.datasets()]
     counts = {
         "fetch_file": len({file for names in sets for file in plan.raw_files(names)}),
         "prepare_dataset": len(sets),
         "train_variant": len(plan.models()),
-        "extract_latents": len(set(plan.latents())),
-        "read_probe": len(plan.probes()),
-        "evaluate_head": len(plan.heads()),
+        "read_model": sum(bool(run["read"]) for run in runs),
+        "evaluate_heads": sum(bool(run["heads"]) for run in runs),
         "time_steps": len(plan.timings()),
         "collect_metrics": len(plan.metrics()),
-        "draw_table": len(plan.tables()) // len(TABLE_FORMATS),
-        "draw_figure": len(plan.figures()) // len(FIGURE_FORMATS),
+        "draw_tables": sum(bool(paper.tables) for paper in plan.project.papers.values()),
+        "draw_figures": sum(bool(paper.figures) for paper in plan.project.papers.values()),
         "score_claims": 1,
         "build_report": 1,
     }

@@ -1,8 +1,8 @@
-"""Named arrays in a file (npz), without pickled objects."""
+"""Named arrays in a file (npz), without pickled objects. An array may belong to a part: its name is `part/array`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,28 @@ def save(file: Path, arrays: dict[str, Array]) -> None:
         writer(handle, allow_pickle=False, **arrays)
 
 
-def read(file: Path, names: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Read all arrays of a file, or only those in `names`.
+def save_parts(file: Path, parts: Mapping[str, Mapping[str, Array]]) -> None:
+    """Write several parts atomically, each with named arrays."""
+    save(file, {f"{part}/{name}": each for part, arrays in parts.items() for name, each in arrays.items()})
+
+
+def read(file: Path, names: tuple[str, ...] | None = None, *, part: str = "") -> dict[str, Array]:
+    """Read all arrays of a file or of one of its parts, or only those in `names`.
 
     Raises:
-        UserError: the file is missing or damaged, or lacks an array.
+        UserError: the file is missing or damaged, or lacks the part or an array.
     """
+    start = f"{part}/" if part else ""
     try:
         with np.load(file, allow_pickle=False) as archive:
-            missing = set(names or ()) - set(archive.files)
+            known = [name.removeprefix(start) for name in archive.files if name.startswith(start)]
+            if not known and part:
+                there = sorted({name.rpartition("/")[0] for name in archive.files})
+                raise UserError(f"{file}: has no '{part}' (has: {', '.join(there)})")
+            missing = set(names or ()) - set(known)
             if missing:
-                raise UserError(f"{file}: has no array '{missing.pop()}' (has: {', '.join(archive.files)})")
-            return {name: archive[name] for name in names or archive.files}
+                raise UserError(f"{file}: has no array '{start}{missing.pop()}' (has: {', '.join(known)})")
+            return {name: archive[start + name] for name in names or known}
     except UserError:
         raise
     except FileNotFoundError as error:

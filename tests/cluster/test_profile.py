@@ -20,10 +20,9 @@ slurm-init-seconds-before-status-checks: 3
 max-status-checks-per-second: 2
 set-resources:
   train_variant: {gpu: 1}
-  extract_latents: {gpu: 0, gres: "'gpu:1'"}
+  read_model: {gpu: 0, gres: "'gpu:1'"}
 """
 #: How the plugin calls a group of jobs: by the group and its rules.
-HEADS = "rule_heads_evaluate_head"
 PARTITIONS = """
 partitions:
   main: {max_runtime: 480}
@@ -40,7 +39,7 @@ def test_the_profile_and_a_sites_own_file(slurm: Slurm, root: Path, tmp_path: Pa
         [
             *(sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"),
             *("--config", "scale=smoke", "device=cpu", "--"),
-            *(f"{run}/heads/{head}-mnist.json" for head in ("presence", "presence-pose")),
+            f"{run}/heads.json",
         ],
         cwd=clone.folder,
         env=slurm.environment() | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"},
@@ -52,9 +51,9 @@ def test_the_profile_and_a_sites_own_file(slurm: Slurm, root: Path, tmp_path: Pa
     )
     assert done.returncode == 0, f"{done.stdout}\n{slurm.queue()}\n{slurm.tails()}"
     jobs = {job["Comment"].partition("_wildcards")[0]: job for job in slurm.jobs()}
-    assert jobs.keys() == {"rule_prepare_dataset", "rule_train_variant", "rule_extract_latents", HEADS}
-    training, latents, heads = (jobs[name] for name in ("rule_train_variant", "rule_extract_latents", HEADS))
-    assert len(slurm.jobs()) == 2 + 1 + 2 + 1, "both heads are in one job"
+    assert jobs.keys() == {"rule_prepare_dataset", "rule_train_variant", "rule_read_model", "rule_evaluate_heads"}
+    training, latents, heads = (jobs[name] for name in ("rule_train_variant", "rule_read_model", "rule_evaluate_heads"))
+    assert len(slurm.jobs()) == 2 + 1 + 1 + 1, "all heads are in one job"
     # From the site: account, partition by what a job asks for, flags of jobs that have none of their own.
     assert {job["Account"] for job in jobs.values()} == {"project"}
     assert [job["Partition"] for job in (training, latents, heads)] == ["urgent", "urgent", "main"]

@@ -21,8 +21,7 @@ default-resources: [slurm_account=tests]
 set-threads: {train_variant: 1, time_steps: 8}
 set-resources:
   train_variant: {gpu: 1}
-  extract_latents: {gpu: 1}
-  read_probe: {gpu: 1}
+  read_model: {gpu: 1}
   time_steps: {gpu: 1}
 """
 

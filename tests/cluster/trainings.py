@@ -84,7 +84,7 @@ class Trainings:
     def clear(self) -> None:
         """Delete all runs, and the lock of a killed Snakemake. Keep the data."""
         shutil.rmtree(self.clone.folder / ".snakemake" / "locks", ignore_errors=True)
-        for name in ("runs", "checkpoints", "logs", "benchmarks"):
+        for name in ("runs", "checkpoints", "logs"):
             shutil.rmtree(self.results / name, ignore_errors=True)
 
     # ---- Snakemake ---------------------------------------------------------------------------------------------------

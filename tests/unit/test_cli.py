@@ -63,7 +63,7 @@ def test_run_goes_through_all_stages_once(
     command = ["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", "convnet-28", "--threads", "1"]
     assert main(command) == 0
     run = tmp_path / "results/smoke/runs/sparse/convnet-28/seed-0"
-    assert json.loads((run / "heads/argmax-mnist-28.json").read_text())["stand_in"] is True
+    assert json.loads((run / "scores.json").read_text())["argmax"]["mnist-28"]["stand_in"] is True
     assert json.loads((run / "record.json").read_text())["steps"] == 30
     made = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     times = [file.stat().st_mtime_ns for file in made]
@@ -71,9 +71,9 @@ def test_run_goes_through_all_stages_once(
     assert main(command) == 0
     assert capsys.readouterr().err == ""
     assert [file.stat().st_mtime_ns for file in made] == times
-    (run / "latents" / "mnist-test.npz").write_bytes(b"damaged")
+    (run / "latents.npz").write_bytes(b"damaged")
     assert main(command) == 1
-    assert "latents/mnist-test.npz: changed since it was made" in capsys.readouterr().err
+    assert "latents.npz: changed since it was made" in capsys.readouterr().err
 
 
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_a_run_that_evaluates_gets_its_test_set(tmp_path: Path, monkeypatch: pyt
     run = tmp_path / "results/smoke/runs/discriminative/mnist-l2-fc/seed-0"
     with open(run / "history.csv", encoding="utf-8") as file:
         assert all(row["test_error"] for row in csv.DictReader(file))
-    assert (run / "heads/argmax-mnist.json").exists()
+    assert list(json.loads((run / "scores.json").read_text())) == ["argmax"]
 
 
 def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

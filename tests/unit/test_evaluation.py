@@ -14,11 +14,14 @@ from recaps import npz
 from recaps.config.heads import Head
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
-from recaps.evaluation.heads import evaluate, features, highest_are_labels
+from recaps.evaluation import heads, reading
+from recaps.evaluation.heads import evaluate, evaluate_all, features, highest_are_labels
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
+from recaps.evaluation.reading import read_model
 from recaps.nn.losses import right
 from recaps.training.run import load_model, train
+from recaps.workflow.layout import RUN_FILES
 
 pytestmark = pytest.mark.unit
 
@@ -47,41 +50,41 @@ def run(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_latents_are_the_models_whatever_the_batch(run: Path, datasets: Path, tmp_path: Path) -> None:
-    out = tmp_path / "latents.npz"
-    extract(run, datasets / "mnist/test", out, batch_size=7, device="cpu")
-    arrays = npz.read(out)
+CPU = torch.device("cpu")
+
+
+def test_latents_are_the_models_whatever_the_batch(run: Path, datasets: Path) -> None:
+    model, config = load_model(run, CPU)
+    arrays = extract(model, config, datasets / "mnist/test", CPU, batch_size=7)
     assert arrays["capsules"].shape == (23, 4, 16)
     assert arrays["capsules"].dtype == np.float32
     assert arrays["original"].tolist() == list(range(23))
     assert bool(arrays["stand_in"])
-    model, _ = load_model(run, torch.device("cpu"))
     images = torch.tensor(np.load(datasets / "mnist/test/images.npy")).float() / 255
     with torch.no_grad():
         expected = model.latents(images)["capsules"].numpy()
     np.testing.assert_allclose(arrays["capsules"], expected, atol=1e-5)
 
 
-def test_latents_stop_at_the_limit(run: Path, datasets: Path, tmp_path: Path) -> None:
-    extract(run, datasets / "mnist/test", tmp_path / "latents.npz", limit=9, batch_size=4, device="cpu")
-    assert len(npz.read(tmp_path / "latents.npz")["labels"]) == 9
+def test_latents_stop_at_the_limit(run: Path, datasets: Path) -> None:
+    arrays = extract(*load_model(run, CPU), datasets / "mnist/test", CPU, limit=9, batch_size=4)
+    assert len(arrays["labels"]) == 9
 
 
-def test_images_of_another_shape_are_refused(run: Path, datasets: Path, tmp_path: Path) -> None:
+def test_images_of_another_shape_are_refused(run: Path, datasets: Path) -> None:
     with pytest.raises(UserError, match=r"images of shape \[1, 40, 40\], but .* was trained on \[1, 28, 28\]"):
-        extract(run, datasets / "mnist-40/test", tmp_path / "latents.npz", device="cpu")
+        extract(*load_model(run, CPU), datasets / "mnist-40/test", CPU)
 
 
-def test_a_probe_is_written_and_a_misspelt_one_named(run: Path, datasets: Path, tmp_path: Path) -> None:
-    probe(run, datasets / "mnist/test", tmp_path / "probe.npz", name="single-capsules", images=3, device="cpu")
-    assert npz.read(tmp_path / "probe.npz")["single"].shape == (3, 4, 1, 28, 28)
+def test_a_probe_is_computed_and_a_misspelt_one_named(run: Path, datasets: Path) -> None:
+    trained = load_model(run, CPU)
+    made = probe(*trained, datasets / "mnist/test", CPU, name="single-capsules", images=3)
+    assert made["single"].shape == (3, 4, 1, 28, 28)
     with pytest.raises(UserError, match="did you mean 'single-capsules'"):
-        probe(run, datasets / "mnist/test", tmp_path / "no.npz", name="single-capsule", images=3, device="cpu")
+        probe(*trained, datasets / "mnist/test", CPU, name="single-capsule", images=3)
 
 
-def test_a_probe_gets_all_its_images_in_one_batch(
-    run: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_probe_gets_all_its_images_in_one_batch(run: Path, datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[int] = []
 
     def count(model: Any, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -89,12 +92,97 @@ def test_a_probe_gets_all_its_images_in_one_batch(
         return {"sums": images.sum((1, 2, 3))}
 
     monkeypatch.setattr("recaps.evaluation.probes.function", lambda paper, name: count)
-    probe(run, datasets / "mnist/test", tmp_path / "probe.npz", name="count", images=1000, device="cpu")
+    made = probe(*load_model(run, CPU), datasets / "mnist/test", CPU, name="count", images=1000)
     assert shown == [23]
-    made = npz.read(tmp_path / "probe.npz")
     images = np.load(datasets / "mnist/test/images.npy").astype(np.float32)
     np.testing.assert_allclose(made["sums"], images.sum((1, 2, 3)) / 255, rtol=1e-5)
     assert len(made["labels"]) == 23
+
+
+def test_a_model_is_read_into_two_files_with_a_part_for_each_set_and_probe(
+    run: Path, datasets: Path, tmp_path: Path
+) -> None:
+    copied = copy_of(run, tmp_path)
+    read(copied, datasets, {"mnist/test": None}, {"single-capsules": 5})
+    trained = load_model(run, CPU)
+    for file, part, expected in (
+        ("latents.npz", "mnist/test", extract(*trained, datasets / "mnist/test", CPU)),
+        (
+            "probes.npz",
+            "single-capsules",
+            probe(*trained, datasets / "mnist/test", CPU, name="single-capsules", images=5),
+        ),
+    ):
+        made = npz.read(copied / file, part=part)
+        assert made.keys() == expected.keys() | {"key"}
+        for name, each in expected.items():
+            np.testing.assert_array_equal(made[name], each)
+
+
+def test_only_what_has_changed_is_read_again(
+    run: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of an existing file are kept if model, data, settings and code are the same."""
+    copied, computed = copy_of(run, tmp_path), list[str]()
+
+    def noted(function: Any) -> Any:
+        def compute(model: Any, config: Any, folder: Path, *others: Any, **named: Any) -> Any:
+            computed.append(named.get("name", f"{folder.parent.name}/{folder.name}"))
+            return function(model, config, folder, *others, **named)
+
+        return compute
+
+    monkeypatch.setattr(reading, "extract", noted(extract))
+    monkeypatch.setattr(reading, "probe", noted(probe))
+    wanted: dict[str, Any] = {"latents": {"mnist/test": 9}, "probes": {"single-capsules": 3}}
+    changes: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, ["mnist/test", "single-capsules"]),
+        ({}, []),
+        ({"latents": {"mnist/test": 9, "other/test": 9}}, ["other/test"]),
+        ({"latents": {"mnist/test": 8, "other/test": 9}}, ["mnist/test"]),
+        ({"probes": {"single-capsules": 3, "traversals": 2}}, ["traversals"]),
+        ({"codes": {"latents": "a", "probes": "c"}}, ["single-capsules", "traversals"]),
+        ({"latents": {"mnist/test": 8}}, []),
+        ({"latents": {"mnist/test": 8, "other/test": 9}}, ["other/test"]),
+    ]
+    (datasets / "other").symlink_to("mnist")
+    for change, expected in changes:
+        wanted |= change
+        computed.clear()
+        read(copied, datasets, **wanted)
+        assert computed == expected, change
+        assert {name.rpartition("/")[0] for name in npz.read(copied / "latents.npz")} == wanted["latents"].keys()
+    weights = bytearray((copied / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copied / "model.safetensors").write_bytes(weights)
+    (copied / "probes.npz").write_bytes(b"damaged")
+    computed.clear()
+    read(copied, datasets, **wanted)
+    assert computed == ["mnist/test", "other/test", "single-capsules", "traversals"]
+
+
+def copy_of(run: Path, folder: Path) -> Path:
+    """Copy a trained run."""
+    for name in RUN_FILES:
+        (folder / name).write_bytes((run / name).read_bytes())
+    return folder
+
+
+def read(
+    run: Path,
+    datasets: Path,
+    latents: dict[str, int | None],
+    probes: dict[str, int],
+    codes: dict[str, str] | None = None,
+) -> None:
+    read_model(
+        run,
+        latents={name: (datasets / name, limit) for name, limit in latents.items()},
+        probes={name: (datasets / "mnist/test", images) for name, images in probes.items()},
+        codes=codes or {"latents": "a", "probes": "b"},
+        device="cpu",
+        threads=1,
+    )
 
 
 def test_a_paper_without_the_probe_is_reported() -> None:
@@ -110,52 +198,54 @@ def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path,
         settings, identity=identity, seed=0, dataset=datasets / "mnist/test", out=tmp_path,
         checkpoints=tmp_path / "ckpt", device="cpu", threads=1,
     )  # fmt: skip
-    model, config = load_model(tmp_path, torch.device("cpu"))
+    model, config = load_model(tmp_path, CPU)
     assert config["image_shape"] == [1, 40, 40]
-    extract(tmp_path, datasets / "mnist/test", tmp_path / "latents.npz", limit=5, device="cpu")
+    made = extract(model, config, datasets / "mnist/test", CPU, limit=5)
     padded = torch.tensor(np.load(datasets / "mnist-40/test/images.npy")[:5]).float() / 255
     with torch.no_grad():
         expected = model.latents(padded)["capsules"].numpy()
-    np.testing.assert_allclose(npz.read(tmp_path / "latents.npz")["capsules"], expected, atol=1e-5)
-    probe(tmp_path, datasets / "mnist/test", tmp_path / "probe.npz", name="single-capsules", images=5, device="cpu")
-    np.testing.assert_allclose(npz.read(tmp_path / "probe.npz")["images"], padded, atol=1e-6)
+    np.testing.assert_allclose(made["capsules"], expected, atol=1e-5)
+    made = probe(model, config, datasets / "mnist/test", CPU, name="single-capsules", images=5)
+    np.testing.assert_allclose(made["images"], padded, atol=1e-6)
     with pytest.raises(UserError, match=r"shape \[1, 52, 52\], padded by 6, but .* was trained on \[1, 40, 40\]"):
-        extract(tmp_path, datasets / "mnist-40/test", tmp_path / "no.npz", device="cpu")
+        extract(model, config, datasets / "mnist-40/test", CPU)
 
 
 def test_a_run_without_its_weights_is_reported_in_one_line(run: Path, datasets: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"short")
     with pytest.raises(UserError, match=r"cannot be read .*delete the run and train again"):
-        load_model(tmp_path, torch.device("cpu"))
+        load_model(tmp_path, CPU)
 
 
-def made_up(file: Path, n: int, versions: int = 1, seed: int = 0) -> Path:
-    """Write latents that cluster by class, with `versions` images of each original."""
+Latents = dict[str, npz.Array]
+
+
+def made_up(n: int, versions: int = 1, seed: int = 0) -> Latents:
+    """Return latents that cluster by class, with `versions` images of each original."""
     draw = np.random.default_rng(seed)
     labels = np.tile(draw.integers(0, 3, n), versions)
     capsules = np.eye(3)[labels][:, :, None] + 0.1 * draw.normal(size=(n * versions, 3, 1))
     mask = np.ones((n * versions, 3))
-    arrays = {
+    return {
         "capsules": capsules.astype(np.float32),
         "scores": capsules[..., 0].astype(np.float32),
         "mask": mask.astype(np.float32),
         "labels": labels,
         "original": np.tile(np.arange(n), versions),
         "stand_in": np.asarray(False),
+        "key": np.asarray(f"{n} {versions} {seed}"),
     }
-    npz.save(file, arrays)
-    return file
 
 
-def result(latents: dict[str, Path], head: dict[str, Any], protocol: dict[str, Any], folder: Path) -> dict[str, Any]:
-    evaluate(latents, head, {"title": "t"} | protocol, folder / "head.json")
-    return dict(json.loads((folder / "head.json").read_text()))
+def result(latents: dict[str, Latents], head: dict[str, Any], protocol: dict[str, Any], folder: Path) -> dict[str, Any]:
+    npz.save_parts(folder / "latents.npz", latents)
+    return evaluate(folder / "latents.npz", head, {"title": "t"} | protocol)
 
 
 @pytest.mark.parametrize("kind", ["svm", "linear"])
 def test_heads_classify_what_can_be_classified(kind: str, tmp_path: Path) -> None:
-    latents = {"a/train": made_up(tmp_path / "a.npz", 90), "a/test": made_up(tmp_path / "b.npz", 60, seed=1)}
+    latents = {"a/train": made_up(90), "a/test": made_up(60, seed=1)}
     protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test", "start": 10}}
     values = result(latents, {"kind": kind}, protocol, tmp_path)
     assert values["accuracy"] > 0.95
@@ -166,44 +256,41 @@ def test_heads_classify_what_can_be_classified(kind: str, tmp_path: Path) -> Non
 def test_the_svm_is_scikit_learns_with_the_papers_settings(tmp_path: Path) -> None:
     from sklearn.svm import SVC
 
-    latents = {"a/train": made_up(tmp_path / "a.npz", 50), "a/test": made_up(tmp_path / "b.npz", 50, seed=1)}
+    latents = {"a/train": made_up(50), "a/test": made_up(50, seed=1)}
     protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
     ours = result(latents, {"kind": "svm", "C": 100, "gamma": 0.1}, protocol, tmp_path)
-    fit, test = (npz.read(file) for file in latents.values())
+    fit, test = latents.values()
     svc = SVC(C=100, gamma=0.1).fit(fit["capsules"].reshape(50, -1), fit["labels"])
     assert ours["accuracy"] == svc.score(test["capsules"].reshape(50, -1), test["labels"])
 
 
 def test_argmax_needs_no_fit(tmp_path: Path) -> None:
-    latents = {"a/test": made_up(tmp_path / "a.npz", 40)}
+    latents = {"a/test": made_up(40)}
     head, protocol = {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test"}}
     assert result(latents, head, protocol, tmp_path)["accuracy"] == 1
 
 
 def test_masked_features_are_the_capsules_under_the_mask(tmp_path: Path) -> None:
-    file = made_up(tmp_path / "a.npz", 60)
-    arrays = npz.read(file)
+    arrays = made_up(60)
     arrays["mask"][:] = 0
-    npz.save(file, arrays)
     protocol = {"fit": {"set": "a/test"}, "test": {"set": "a/test"}}
-    blind = result({"a/test": file}, {"kind": "svm", "features": "masked"}, protocol, tmp_path)["accuracy"]
+    blind = result({"a/test": arrays}, {"kind": "svm", "features": "masked"}, protocol, tmp_path)["accuracy"]
     assert blind == pytest.approx(np.bincount(arrays["labels"]).max() / 60)
 
 
-def several(file: Path, n: int, seed: int) -> Path:
-    """Write latents in which two arrays together determine the class, and neither alone."""
+def several(n: int, seed: int) -> Latents:
+    """Return latents in which two arrays together determine the class, and neither alone."""
     draw = np.random.default_rng(seed)
     one, other = draw.integers(0, 2, (2, n))
     pose = np.zeros((n, 2, 3), np.float32)
     pose[:, 1, 2] = other
     presence = np.stack([one, 1 - one], 1).astype(np.float32)
     arrays = {"presence": presence, "pose": pose, "ranks": other[:, None], "labels": one + 2 * other}
-    npz.save(file, arrays | {"stand_in": np.asarray(False)})
-    return file
+    return arrays | {"stand_in": np.asarray(False)}
 
 
 def test_several_arrays_are_put_side_by_side(tmp_path: Path) -> None:
-    latents = {"a/train": several(tmp_path / "a.npz", 80, 0), "a/test": several(tmp_path / "b.npz", 80, 1)}
+    latents = {"a/train": several(80, 0), "a/test": several(80, 1)}
     protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
 
     def accuracy(*names: str) -> float:
@@ -212,7 +299,7 @@ def test_several_arrays_are_put_side_by_side(tmp_path: Path) -> None:
     assert accuracy("presence", "pose") == 1
     assert accuracy("presence", "ranks") == 1
     assert max(accuracy("presence"), accuracy("pose")) < 0.75
-    arrays = npz.read(latents["a/test"])
+    arrays = latents["a/test"]
     made = features(arrays, Head(kind="linear", features=("pose", "presence")))
     assert made.dtype == np.float32
     np.testing.assert_array_equal(made, np.concatenate([arrays["pose"].reshape(80, 6), arrays["presence"]], 1))
@@ -220,10 +307,9 @@ def test_several_arrays_are_put_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["svm", "linear"])
 def test_a_standardised_head_does_not_depend_on_the_features_scale(kind: str, tmp_path: Path) -> None:
-    latents = {"a/train": made_up(tmp_path / "a.npz", 90), "a/test": made_up(tmp_path / "b.npz", 60, seed=1)}
-    for file in latents.values():
-        arrays = npz.read(file)
-        npz.save(file, arrays | {"tiny": 7 + 1e-3 * arrays["capsules"]})
+    latents = {"a/train": made_up(90), "a/test": made_up(60, seed=1)}
+    for arrays in latents.values():
+        arrays["tiny"] = 7 + 1e-3 * arrays["capsules"]
     protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
 
     def accuracy(features: str, standardise: bool) -> float:
@@ -235,7 +321,7 @@ def test_a_standardised_head_does_not_depend_on_the_features_scale(kind: str, tm
 
 
 def test_masked_is_computed_from_capsules_and_mask(tmp_path: Path) -> None:
-    arrays = npz.read(made_up(tmp_path / "a.npz", 6))
+    arrays = made_up(6)
     arrays["mask"] = np.random.default_rng(0).random((6, 3)).astype(np.float32)
     made = features(arrays, Head(kind="svm", features=("masked", "scores")))
     pairs = zip(arrays["capsules"], arrays["mask"], strict=True)
@@ -253,15 +339,14 @@ def test_masked_is_computed_from_capsules_and_mask(tmp_path: Path) -> None:
     ],
 )
 def test_an_array_that_the_latents_lack_is_reported_in_one_line(names: Any, message: str, tmp_path: Path) -> None:
-    file = several(tmp_path / "a.npz", 8, 0)
     with pytest.raises(UserError) as raised:
-        result({"a/test": file}, {"kind": "argmax", "features": names}, {"test": {"set": "a/test"}}, tmp_path)
-    assert str(raised.value).startswith(f"{file}: {message}")
+        result({"a/test": several(8, 0)}, {"kind": "argmax", "features": names}, {"test": {"set": "a/test"}}, tmp_path)
+    assert str(raised.value).startswith(f"{tmp_path / 'latents.npz'}, a/test: {message}")
     assert "\n" not in str(raised.value)
 
 
 def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> None:
-    latents = {"a/test": made_up(tmp_path / "a.npz", 70, versions=3)}
+    latents = {"a/test": made_up(70, versions=3)}
     disjoint = {"fit": {"set": "a/test", "digits": "fit"}, "test": {"set": "a/test", "digits": "test"}}
     values = result(latents, {"kind": "svm"}, disjoint, tmp_path)
     assert (values["n_fit"], values["n"]) == (180, 30)
@@ -271,40 +356,89 @@ def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> N
 
 
 def test_a_part_beyond_the_latents_is_reported_in_one_line(tmp_path: Path) -> None:
-    latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
+    latents = {"a/test": made_up(10)}
     with pytest.raises(UserError, match="needs all images from number 60000 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test", "start": 60000}}, tmp_path)
 
 
 def test_too_few_images_for_a_part_are_reported_in_one_line(tmp_path: Path) -> None:
-    latents = {"a/test": made_up(tmp_path / "a.npz", 10)}
+    latents = {"a/test": made_up(10)}
     protocol = {"test": {"set": "a/test", "start": 5, "count": 6}}
     with pytest.raises(UserError, match="needs 6 images from number 5 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, protocol, tmp_path)
 
 
 def test_disjoint_digits_need_known_originals(tmp_path: Path) -> None:
-    file = made_up(tmp_path / "a.npz", 20)
-    arrays = npz.read(file)
+    arrays = made_up(20)
     del arrays["original"]
-    npz.save(file, arrays)
     protocol = {"fit": {"set": "a/test", "digits": "fit"}, "test": {"set": "a/test", "digits": "test"}}
     with pytest.raises(UserError, match="has no 'original'"):
-        result({"a/test": file}, {"kind": "svm"}, protocol, tmp_path)
+        result({"a/test": arrays}, {"kind": "svm"}, protocol, tmp_path)
     position = {"fit": {"set": "a/test", "count": 15}, "test": {"set": "a/test", "start": 15}}
-    values = result({"a/test": file}, {"kind": "svm"}, position, tmp_path)
+    values = result({"a/test": arrays}, {"kind": "svm"}, position, tmp_path)
     assert values["test_images_whose_original_was_fitted"] is None
 
 
 def test_missing_and_damaged_arrays_are_reported_in_one_line(tmp_path: Path) -> None:
-    file = made_up(tmp_path / "a.npz", 10)
-    with pytest.raises(UserError, match="has no array 'pose'"):
-        npz.read(file, ("pose",))
+    file = tmp_path / "latents.npz"
+    npz.save_parts(file, {"a/test": made_up(10), "a/train": made_up(20)})
+    with pytest.raises(UserError, match="has no array 'a/test/pose'"):
+        npz.read(file, ("pose",), part="a/test")
+    with pytest.raises(UserError, match=r"has no 'b/test' \(has: a/test, a/train\)"):
+        npz.read(file, part="b/test")
     file.write_bytes(file.read_bytes()[:300])
     with pytest.raises(UserError, match="truncated or damaged"):
         npz.read(file)
     with pytest.raises(UserError, match="no such file"):
         npz.read(tmp_path / "none.npz")
+
+
+def test_a_fitted_head_survives_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second attempt fits what is missing, and what has changed."""
+    file, out, kept = tmp_path / "latents.npz", tmp_path / "heads.json", tmp_path / "kept"
+    npz.save_parts(file, {"a/train": made_up(90), "a/test": made_up(60, seed=1), "b/test": made_up(30, seed=2)})
+    fitted: list[str] = []
+
+    def fit(latents: Path, head: dict[str, Any], protocol: dict[str, Any]) -> dict[str, Any]:
+        fitted.append(protocol["title"])
+        if protocol["title"] == "broken":
+            raise KeyboardInterrupt
+        return evaluate(latents, head, protocol)
+
+    monkeypatch.setattr(heads, "evaluate", fit)
+
+    def wanted(*titles: str, sets: tuple[str, ...] = ("a/test",), C: float = 1.0) -> dict[str, Any]:
+        protocols = {
+            f"{title}-{name[0]}": {"title": title, "fit": {"set": "a/train"}, "test": {"set": name}}
+            for title in titles
+            for name in sets
+        }
+        head = {"kind": "linear", "C": C}
+        return {"linear": {name: {"head": head, "protocol": each} for name, each in protocols.items()}}
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_all(file, wanted("one", "two", "broken", "four"), out, kept=kept, code="c")
+    assert fitted == ["one", "two", "broken"]
+    assert not out.exists()
+    fitted.clear()
+    evaluate_all(file, wanted("one", "two", "four"), out, kept=kept, code="c")
+    assert fitted == ["four"]
+    made = json.loads(out.read_text())
+    assert list(made["linear"]) == ["four-a", "one-a", "two-a"]
+    assert {each["accuracy"] for each in made["linear"].values()} == {made["linear"]["one-a"]["accuracy"]}
+    for arguments, code, expected in (
+        ({"sets": ("a/test", "b/test")}, "c", ["one"]),
+        ({"sets": ("a/test", "b/test"), "C": 2.0}, "c", ["one", "one"]),
+        ({"sets": ("a/test", "b/test"), "C": 2.0}, "d", ["one", "one"]),
+        ({"sets": ("a/test", "b/test"), "C": 2.0}, "d", []),
+    ):
+        fitted.clear()
+        evaluate_all(file, wanted("one", **arguments), out, kept=kept, code=code)  # type: ignore[arg-type]
+        assert fitted == expected
+    npz.save_parts(file, {"a/train": made_up(90), "a/test": made_up(60, seed=3), "b/test": made_up(30, seed=2)})
+    fitted.clear()
+    evaluate_all(file, wanted("one", sets=("a/test", "b/test"), C=2.0), out, kept=kept, code="d")
+    assert fitted == ["one"]
 
 
 def test_the_heads_rule_is_the_one_of_training() -> None:

@@ -46,8 +46,6 @@ def dense(**settings: Any) -> dict[str, Any]:
 
 def test_names_with_dashes_are_told_apart(plan: Any) -> None:
     smoke = plan()
-    head = re.compile(f"({smoke.any_of('head')})-({smoke.any_of('protocol')})")
-    assert head.fullmatch("svm-masked-affnist-a-disjoint").groups() == ("svm-masked", "affnist-a-disjoint")
     latents = re.compile(f"({smoke.any_of('dataset')})-({smoke.any_of('split')})")
     assert latents.fullmatch("mnist-40-shifted-test").groups() == ("mnist-40-shifted", "test")
     assert re.fullmatch(smoke.any_of("scale"), "smoke")
@@ -64,7 +62,7 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     smoke = plan(papers=["sparse"])
     assert "results/smoke/papers/sparse/figure-3.png" in smoke.figures()
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
-    behind = {*smoke.latents(), *smoke.heads(), *smoke.probes(), *smoke.timings(), *smoke.models(), *smoke.records()}
+    behind = {*smoke.latents(), *smoke.heads(), *smoke.timings(), *smoke.models(), *smoke.records()}
     assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.paper("sparse"))
     assert smoke.paper("sparse") == smoke.papers()
     assert {*smoke.paper("sparse"), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
@@ -101,13 +99,13 @@ def test_what_metrics_and_drawings_read(plan: Any) -> None:
     smoke = plan(**timed(timings=["steps"], sets=["affnist/test"]), datasets={"affnist": "affnist-generated"})
     images = "results/smoke/datasets/affnist-generated/test/images.npy"
     timing = "results/smoke/papers/sparse/timings/steps.json"
-    figure = smoke.figure_inputs(wildcards(figure="figure-3"))
-    assert {timing, images, "results/smoke/runs/sparse/dense/seed-0/latents/mnist-40-test.npz"} <= set(figure)
+    figures = smoke.shown("sparse", smoke.project.papers["sparse"].figures.values())
+    assert {timing, images, "results/smoke/runs/sparse/dense/seed-0/latents.npz"} <= set(figures)
     metrics = smoke.metrics_inputs(wildcards())
     runs = {f"results/smoke/runs/sparse/{variant}/seed-0/{file}" for variant in VARIANTS for file in RUN_FILES}
     assert {timing, images, *runs} <= set(metrics)
     assert timing in smoke.timings()
-    assert timing not in smoke.figure_inputs(wildcards(figure="figure-4"))
+    assert timing not in smoke.shown("sparse", smoke.project.papers["sparse"].tables.values())
 
 
 def test_stand_ins_need_no_raw_files(plan: Any) -> None:
@@ -121,30 +119,48 @@ def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
     desk = plan(scale="desk")
     assert "results/desk/datasets/affnist-generated/test/record.json" in desk.datasets()
     assert not [file for file in desk.datasets() if "/affnist/" in file]
-    inputs = desk.head_latents(wildcards(head="svm", protocol="affnist-b"))
-    run = "results/desk/runs/sparse/dense/seed-0/latents"
-    assert inputs == {"fit": f"{run}/mnist-40-train.npz", "test": f"{run}/affnist-generated-test.npz"}
-    assert desk.protocol(wildcards(head="svm", protocol="affnist-b"))["test"]["set"] == "affnist-generated/test"
-    assert desk.limit(wildcards(dataset="affnist-generated", split="test")) == 70000
-    assert desk.limit(wildcards(dataset="mnist-40", split="test")) is None
+    protocol = desk.fitted_heads(wildcards())["svm"]["affnist-b"]["protocol"]
+    assert (protocol["fit"]["set"], protocol["test"]["set"]) == ("mnist-40/train", "affnist-generated/test")
+    wanted = desk.latents_of(wildcards())
+    assert (wanted["affnist-generated/test"], wanted["mnist-40/test"]) == (70000, None)
+    assert "results/desk/datasets/affnist-generated/test/images.npy" in desk.read_sets(wildcards())
 
 
-def test_a_head_that_is_not_fitted_needs_no_fit_latents(plan: Any) -> None:
-    inputs = plan().head_latents(wildcards(variant="supcaps", head="argmax", protocol="mnist"))
-    assert list(inputs) == ["test"]
+def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replacement(plan: Any) -> None:
+    sets = {"mnist-40/test": 50, "affnist/test": 70, "mnist-40/train": None}
+    same = {"affnist": "mnist-40"}
+    assert plan(**dense(latents=sets, heads={}), datasets=same).latents_of(wildcards())["mnist-40/test"] == 70
+    sets["mnist-40/test"] = None
+    assert plan(**dense(latents=sets, heads={}), datasets=same).latents_of(wildcards())["mnist-40/test"] is None
+
+
+def test_heads_that_are_not_fitted_are_evaluated_when_the_model_is_read(plan: Any) -> None:
+    smoke, supcaps = plan(), wildcards(variant="supcaps")
+    assert smoke.own_heads(supcaps)["argmax"]["mnist"]["protocol"]["fit"] is None
+    assert smoke.fitted_heads(supcaps) == {}
+    assert smoke.of_run("sparse", "supcaps", 0)["heads"] == []
+    assert smoke.own_heads(wildcards()) == {}
+    assert smoke.of_run("sparse", "dense", 0)["heads"] == ["results/smoke/runs/sparse/dense/seed-0/heads.json"]
 
 
 def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:
-    assert plan().test_set(wildcards())[0] == "results/smoke/datasets/mnist-40/test/images.npy"
+    assert plan().probed_set(wildcards()) == "mnist-40/test"
+    probed = plan(**dense(latents={}, heads={}))
+    assert probed.read_sets(wildcards()) == probed.dataset_files("mnist-40/test")
 
 
 def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
-    names = wildcards(probe="single-capsules")
-    assert plan().probe_images(names) == 32
+    assert plan().probes_of(wildcards())["single-capsules"] == 32
     other = plan(**dense(probes={"single-capsules": 7}))
-    assert other.probe_images(names) == 7
-    probe = "results/smoke/runs/sparse/dense/seed-0/probes/single-capsules.npz"
-    assert probe in other.metrics_inputs(wildcards())
+    assert other.probes_of(wildcards()) == {"single-capsules": 7}
+    assert "results/smoke/runs/sparse/dense/seed-0/probes.npz" in other.metrics_inputs(wildcards())
+
+
+def test_a_probe_is_no_reason_to_extract_latents_again(plan: Any) -> None:
+    """The code of a paper's probes counts for the probes only."""
+    codes = plan().reading_codes(wildcards())
+    assert codes["latents"] == plan(**dense(probes={})).reading_codes(wildcards())["latents"]
+    assert codes["probes"] != plan(**dense(probes={})).reading_codes(wildcards())["probes"]
 
 
 def test_what_a_training_depends_on(plan: Any) -> None:
@@ -164,7 +180,7 @@ def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
 
 
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
-    settings = plan(mirror="somewhere").settings(wildcards())
+    settings = plan(mirror="somewhere").settings("sparse")
     assert "somewhere" not in json.dumps(settings)
     assert list(settings["papers"]) == ["sparse"]
 
@@ -175,7 +191,11 @@ def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
     assert files
     assert not [file for file in files if "cifar" in file]
     assert "cifar-dr" not in desk.any_of("variant")
-    assert not [file for file in desk.table_inputs(discriminative(table="table-2")) if "cifar" in file]
+    assert not [
+        file
+        for file in desk.shown("discriminative", desk.project.papers["discriminative"].tables.values())
+        if "cifar" in file
+    ]
     assert "cifar-dr" not in desk.timing_sets(discriminative(timing="steps"))
     assert "mnist-dr" in desk.timing_sets(discriminative(timing="steps"))
     assert desk.left_out(wildcards())["discriminative"]["variants"]["cifar-dr"] == ["cifar10"]
@@ -184,18 +204,23 @@ def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
 def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
     both = {"scale": "desk", "papers": ["sparse", "discriminative"]}
     whole, partial = plan(**both), plan(**both, without=["cifar10"])
-    assert partial.settings(wildcards()) == whole.settings(wildcards())
-    assert partial.figure_caption(wildcards(figure="figure-3")) == whole.figure_caption(wildcards(figure="figure-3"))
-    assert partial.settings(discriminative()) != whole.settings(discriminative())
-    report = SimpleNamespace(scale="desk")
-    assert list(partial.settings(report)["left_out"]) == ["discriminative"]
-    assert "because cifar10 is unavailable: cifar-dr" in partial.figure_caption(discriminative(figure="figure-4"))
+    assert drawing(partial, "sparse") == drawing(whole, "sparse")
+    assert partial.settings("discriminative") != whole.settings("discriminative")
+    assert list(partial.settings()["left_out"]) == ["discriminative"]
+    captions = drawing(partial, "discriminative")["captions"]
+    assert "because cifar10 is unavailable: cifar-dr" in captions["figure-4"]
+
+
+def drawing(plan: Plan, paper: str, kind: str = "figures") -> dict[str, Any]:
+    """The parameters of a drawing."""
+    return {name: value(None) for name, value in plan.drawing(paper, kind).items()}
 
 
 def test_captions_are_no_setting_of_the_metrics(plan: Any) -> None:
     changed = {"overrides": {"sparse": {"figures": {"figure-3": {"caption": "Another one."}}}}}
     assert plan().measured(wildcards()) == plan(**changed).measured(wildcards())
-    assert plan().settings(wildcards()) != plan(**changed).settings(wildcards())
+    assert drawing(plan(), "sparse") != drawing(plan(**changed), "sparse")
+    assert drawing(plan(), "sparse", "tables") == drawing(plan(**changed), "sparse", "tables")
 
 
 def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +230,9 @@ def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, m
 
 
 def test_captions_of_stand_ins_say_so(plan: Any) -> None:
-    assert "STAND-IN" in plan().figure_caption(wildcards(figure="figure-3"))
-    assert "STAND-IN" not in plan(scale="desk").figure_caption(wildcards(figure="figure-3"))
+    for kind in ("tables", "figures"):
+        assert all("STAND-IN" in each for each in drawing(plan(), "sparse", kind)["captions"].values())
+        assert not any("STAND-IN" in each for each in drawing(plan(scale="desk"), "sparse", kind)["captions"].values())
 
 
 def test_gpus_only_where_cuda_is_asked_for(plan: Any) -> None:

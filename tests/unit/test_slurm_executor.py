@@ -28,7 +28,7 @@ class Job:
     """Of Snakemake's jobs what the executor looks at."""
 
     def __init__(self, log: Path, checkpoints: Path | None = None, seed: str = "0") -> None:
-        self.rule = SimpleNamespace(name="train_variant" if checkpoints else "evaluate_head", group=None)
+        self.rule = SimpleNamespace(name="train_variant" if checkpoints else "evaluate_heads", group=None)
         self.wildcards_dict = {"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": seed}
         self.params = SimpleNamespace(checkpoints=checkpoints)
         self.log, self.output = [log], [log.with_suffix(".json")]
@@ -156,8 +156,8 @@ def test_slurm_means_this_executor() -> None:
 
 def test_titles(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    assert title(job) == "evaluate_head sparse/dense/seed-0"
-    assert title(Group(job, Job(tmp_path, tmp_path))) == "2 jobs evaluate_head, train_variant"
+    assert title(job) == "evaluate_heads sparse/dense/seed-0"
+    assert title(Group(job, Job(tmp_path, tmp_path))) == "2 jobs evaluate_heads, train_variant"
 
 
 def test_no_job_is_lost(executor: Any, played: Played, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_one_line_for_each_change(executor: Any, played: Played, tmp_path: Path)
     for state in ("PENDING", "PENDING", "RUNNING", "RUNNING"):
         played.queue = [entry("1", state)]
         assert look(executor, info) == ["1"]
-    name = "evaluate_head sparse/dense/seed-0"
+    name = "evaluate_heads sparse/dense/seed-0"
     assert executor.told == [f"{name}: PENDING node1 (Slurm job 1)", f"{name}: RUNNING node1 (Slurm job 1)"]
 
 

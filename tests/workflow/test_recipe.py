@@ -80,7 +80,7 @@ def test_nothing_misses_a_paper_that_is_taken_out(extended: Clone) -> None:
     taken = extended.folder / "taken"
     for paper in ("mine", "sparse"):
         shutil.move(extended.folder / "src/recaps/papers" / paper, taken / paper)
-    assert "draw_table" in extended.plan()
+    assert "draw_tables_of_consensus" in extended.plan()
     listed = extended.python("recaps", "list")
     assert listed.status == 0, listed.output
     assert "consensus:" in listed.output

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from clones import SMOKE, Clone
 
+from recaps import npz
 from recaps.config.load import Project, load
+from recaps.papers import FOLDER
 from recaps.report import draw
+from recaps.report.claims import printed
 from recaps.report.collect import metrics as write_metrics
 from recaps.workflow.plan import Plan
 from recaps.workflow.stages import saved_results
@@ -57,29 +61,25 @@ def test_outputs_are_drawn_from_what_they_declare(
     monkeypatch.setattr(draw, "_save", lambda drawing, path: None)
     plan = Plan(project)
     for paper, settings in project.papers.items():
+        whole = {"project": plan.settings(paper), "printed": printed(FOLDER / paper / "claims.yaml")}
         wanted = [
-            *(("table", name, plan.table_inputs) for name in settings.tables),
-            *(("figure", name, plan.figure_inputs) for name in settings.figures),
-            ("metrics", "metrics", plan.metrics_inputs),
+            *(("table", name, plan.shown(paper, [output])) for name, output in settings.tables.items()),
+            *(("figure", name, plan.shown(paper, [output])) for name, output in settings.figures.items()),
+            ("metrics", "metrics", plan.metrics_inputs(SimpleNamespace(paper=paper))),
         ]
         for kind, name, inputs in wanted:
-            rule = SimpleNamespace(paper=paper, **{kind: name})
             root = tmp_path / paper / name
-            for file in inputs(rule):
+            for file in inputs:
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 (root / file).symlink_to(finished.folder / file)
-            job = SimpleNamespace(
-                wildcards=rule,
-                params=SimpleNamespace(project=plan.settings(rule), printed=plan.printed(rule)),
-                output=[root / f"results/smoke/papers/{paper}/{name}.csv"],
-            )
-            (folder := job.output[0].parent).mkdir(parents=True, exist_ok=True)
-            results = saved_results(job)
+            made = root / f"results/smoke/papers/{paper}/{name}.csv"
+            made.parent.mkdir(parents=True, exist_ok=True)
+            results = saved_results(SimpleNamespace(params=SimpleNamespace(**whole), output=[made]))
             if kind == "metrics":
-                write_metrics(results, folder)
+                write_metrics(results, made.parent)
             else:
-                getattr(draw, kind)(name, results, folder)
-            assert job.output[0].stat().st_size > 0
+                getattr(draw, kind)(name, results, made.parent)
+            assert made.stat().st_size > 0
 
 
 def test_test_errors_are_in_the_history_of_those_that_evaluate(finished: Clone, project: Project) -> None:
@@ -119,8 +119,7 @@ def test_machine_settings_make_nothing_again(finished: Clone) -> None:
 def test_figure_code_redraws_that_papers_figures_only(finished: Clone, project: Project) -> None:
     with finished.edited("src/recaps/papers/sparse/figures.py", "from __future__ import annotations", _CHANGE):
         jobs = finished.plan()
-    assert jobs.pop("draw_figure") == len(project.papers["sparse"].figures)
-    assert set(jobs) <= {"build_report", "all", "total"}
+    assert set(jobs) == {"draw_figures_of_sparse", "build_report", "all", "total"}
 
 
 def test_a_note_of_a_claim_redraws_nothing(finished: Clone) -> None:
@@ -136,8 +135,8 @@ def test_style_sheet_redraws_only(finished: Clone) -> None:
         jobs = finished.plan()
     finally:
         style.write_text(text)
-    assert set(jobs) <= _DRAWING - {"collect_metrics"}
-    assert "draw_figure" in jobs
+    assert stages(jobs) <= _DRAWING - {"collect_metrics"}
+    assert "draw_figures" in stages(jobs)
 
 
 def test_the_reports_style_sheet_builds_the_report_only(finished: Clone) -> None:
@@ -171,7 +170,45 @@ def test_a_title_trains_and_evaluates_nothing_again(finished: Clone) -> None:
     with finished.edited(
         "src/recaps/papers/sparse/paper.yaml", "title: SPARSECAPS (28x28)", "title: SPARSECAPS at 28x28"
     ):
-        assert set(finished.plan()) <= _DRAWING
+        assert stages(finished.plan()) <= _DRAWING
+
+
+def test_a_head_that_is_added_fits_that_head_alone(finished: Clone) -> None:
+    """The job runs again, and takes the results of the other heads from its first run."""
+    run = "results/smoke/runs/sparse/dense-28/seed-0"
+    override = (
+        "overrides={sparse: {heads: {ridge: {kind: linear, C: 0.01}},"
+        " variants: {dense-28: {heads: {svm: [mnist-28], linear: [mnist-28], ridge: [mnist-28]}}}}}"
+    )
+    kept = finished.folder / "results/smoke/checkpoints/sparse/dense-28/seed-0/heads"
+    before = {file.name: file.stat().st_mtime_ns for file in kept.iterdir()}
+    whole = (finished.folder / run / "heads.json").read_text()
+    done = finished.snakemake(*SMOKE, "--config", "scale=smoke", override, "--", f"{run}/heads.json")
+    assert done.status == 0, done.output
+    assert done.jobs() == {"evaluate_heads": 1, "total": 1}
+    assert {file.name: file.stat().st_mtime_ns for file in kept.iterdir() if file.name in before} == before
+    made = json.loads((finished.folder / run / "heads.json").read_text())
+    assert made.pop("ridge")
+    assert made == json.loads(whole)
+    assert finished.snakemake(*SMOKE).status == 0
+
+
+def test_a_set_that_is_added_trains_nothing(finished: Clone) -> None:
+    """Latents that are there stay, and so do the results of all heads."""
+    run = finished.folder / "results/smoke/runs/sparse/dense-28/seed-0"
+    override = "overrides={sparse: {variants: {dense-28: {latents: {mnist/train: null, mnist/test: 50}}}}}"
+    known = npz.read(run / "latents.npz", part="mnist/train")
+    done = finished.snakemake(
+        *SMOKE, "--config", "scale=smoke", override, "--", str((run / "heads.json").relative_to(finished.folder))
+    )
+    assert done.status == 0, done.output
+    assert done.jobs() == {"read_model": 1, "evaluate_heads": 1, "total": 2}
+    made = npz.read(run / "latents.npz", part="mnist/train")
+    assert made.keys() == known.keys()
+    assert all(np.array_equal(made[name], known[name]) for name in known)
+    assert len(npz.read(run / "latents.npz", part="mnist/test")["labels"]) == 50
+    assert finished.snakemake(*SMOKE).status == 0
+    assert finished.plan() == NOTHING
 
 
 def test_snakemakes_own_report(finished: Clone) -> None:
@@ -186,7 +223,7 @@ def test_a_mistake_in_a_job_ends_in_one_line(finished: Clone) -> None:
     labels = Path("results/smoke/datasets/mnist/test/labels.npy")
     whole = (finished.folder / labels).read_bytes()
     (finished.folder / labels).write_bytes(whole[:100])
-    target = "results/smoke/runs/sparse/convnet-28/seed-0/latents/mnist-test.npz"
+    target = "results/smoke/runs/sparse/convnet-28/seed-0/latents.npz"
     try:
         done = finished.snakemake(*SMOKE, "--rerun-triggers", "mtime", "--force", target)
     finally:
@@ -200,6 +237,12 @@ def test_a_mistake_in_a_job_ends_in_one_line(finished: Clone) -> None:
 
 
 #: The rules that may run again after a change of tables, figures or titles.
-_DRAWING = {"draw_table", "draw_figure", "collect_metrics", "score_claims", "build_report", "all", "total"}
+_DRAWING = {"draw_tables", "draw_figures", "collect_metrics", "score_claims", "build_report", "all", "total"}
+
+
+def stages(jobs: dict[str, int]) -> set[str]:
+    """Return the names of the rules without those of the papers."""
+    return {rule.partition("_of_")[0] for rule in jobs}
+
 
 _CHANGE = "from __future__ import annotations\n\nCHANGED = True"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recaps import io
 from recaps.config.heads import Head, Part, Protocol
 from recaps.errors import UserError, nearest
+from recaps.io import read_json, write_json
 from recaps.npz import read
+
+log = logging.getLogger(__name__)
 
 Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -22,14 +27,54 @@ Labels = npt.NDArray[np.int64]
 TEST_DIGIT = 6
 
 
-def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Mapping[str, Any], out: Path) -> None:
-    """Fit a head on one part of the latents, test it on another, and write the accuracy to `out` (JSON).
+def evaluate_all(
+    latents: Path, heads: Mapping[str, Mapping[str, Any]], out: Path, *, kept: Path | None = None, code: str = ""
+) -> None:
+    """Evaluate heads on the latents of a run, and write their results to `out` (JSON), by head and protocol.
 
     Args:
-        latents: file of latents of each set in the protocol.
+        latents: the run's latents.
+        heads: the settings `head` and `protocol` of each evaluation, by head and protocol; see `evaluate`.
+        out: file to write.
+        kept: folder for the results of each head as soon as it is fitted. Results of an earlier attempt are used if
+            they have the same settings, latents and code.
+        code: fingerprint of the code.
+
+    Raises:
+        UserError: see `evaluate`.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    for name, protocols in heads.items():
+        for protocol, settings in protocols.items():
+            file = kept / f"{name}-{protocol}.json" if kept else None
+            key = _key(latents, settings, code) if file else ""
+            made = read_json(file) if file and file.exists() else {}
+            if not file or made.get("key") != key:
+                made = {"key": key, "result": evaluate(latents, **settings)}
+                log.info("%s, %s: accuracy %.2f %%", name, protocol, 100 * made["result"]["accuracy"])
+                if file:
+                    write_json(file, made)
+            results.setdefault(name, {})[protocol] = made["result"]
+    write_json(out, results)
+
+
+def _key(latents: Path, settings: Mapping[str, Any], code: str) -> str:
+    """Return what identifies the result of a head: its settings, its latents and the code."""
+    sets = sorted({part["set"] for part in (settings["protocol"]["fit"], settings["protocol"]["test"]) if part})
+    made = [str(read(latents, ("key",), part=name)["key"]) for name in sets]
+    return hashlib.sha256(json.dumps([settings, made, code], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def evaluate(latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Fit a head on one part of the latents, test it on another, and return the result.
+
+    Args:
+        latents: a run's latents.
         head: settings of the head, as in `recaps.config.heads.Head`.
         protocol: settings of the protocol, as in `recaps.config.heads.Protocol`.
-        out: file to write.
+
+    Returns:
+        `accuracy` (a fraction), the numbers of images `n` and `n_fit`, the settings, and how it was measured.
 
     Raises:
         UserError: the latents have too few images for a part, or lack an array.
@@ -50,24 +95,20 @@ def evaluate(latents: Mapping[str, Path], head: Mapping[str, Any], protocol: Map
         elif original.min() >= 0:
             shared = int(np.isin(original, seen).sum())
         if labels.ndim > 1:
-            raise UserError(f"{latents[rules.fit.set]}: images have several labels, which needs an 'argmax' head")
+            raise UserError(f"{latents}: images of {rules.fit.set} have several labels, which needs an 'argmax' head")
         right = classifier(settings).fit(fitted, labels).predict(tested) == truth
-    io.write_json(
-        out,
-        {
-            "kind": "head",
-            "title": rules.title,
-            "accuracy": float(right.mean()),
-            "n": len(truth),
-            "n_fit": n_fit,
-            "test_images_whose_original_was_fitted": shared,
-            "seconds": round(time.perf_counter() - started, 2),
-            "head": settings.model_dump(),
-            "protocol": rules.model_dump(),
-            "latents": {name: Path(file).stem for name, file in latents.items()},
-            "stand_in": bool(read(next(iter(latents.values())), ("stand_in",))["stand_in"]),
-        },
-    )
+    return {
+        "kind": "head",
+        "title": rules.title,
+        "accuracy": float(right.mean()),
+        "n": len(truth),
+        "n_fit": n_fit,
+        "test_images_whose_original_was_fitted": shared,
+        "seconds": round(time.perf_counter() - started, 2),
+        "head": settings.model_dump(),
+        "protocol": rules.model_dump(),
+        "stand_in": bool(read(latents, ("stand_in",), part=rules.test.set)["stand_in"]),
+    }
 
 
 def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:
@@ -107,14 +148,14 @@ def classifier(head: Head) -> Any:
     return make_pipeline(StandardScaler(), fitted)
 
 
-def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Features, Labels, Labels]:
+def _select(latents: Path, part: Part, head: Head) -> tuple[Features, Labels, Labels]:
     """Return features, labels and originals of a part."""
-    file = latents[part.set]
-    arrays = read(file)
+    arrays = read(latents, part=part.set)
+    where = f"{latents}, {part.set}"
     asked = [name for each in head.features for name in (("capsules", "mask") if each == "masked" else (each,))]
     for name in (*asked, *(["original"] if part.digits != "all" else [])):
         if name not in arrays:
-            raise UserError(f"{file}: has no '{name}', which the head or its protocol needs{nearest(name, arrays)}")
+            raise UserError(f"{where}: has no '{name}', which the head or its protocol needs{nearest(name, arrays)}")
     rows = np.arange(len(arrays["labels"]))
     if part.digits != "all":
         kept_for_test = arrays["original"] % 7 == TEST_DIGIT
@@ -123,7 +164,7 @@ def _select(latents: Mapping[str, Path], part: Part, head: Head) -> tuple[Featur
     rows = rows[part.start : None if part.count is None else part.start + part.count]
     if len(rows) < (part.count or 1):
         raise UserError(
-            f"{file}: the protocol needs {part.count or 'all'} images from number {part.start} on, but there are"
+            f"{where}: the protocol needs {part.count or 'all'} images from number {part.start} on, but there are"
             f" {found}; extract more latents or correct the protocol in paper.yaml"
         )
     original = arrays.get("original", np.full(len(arrays["labels"]), -1))

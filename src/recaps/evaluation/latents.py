@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,48 +14,53 @@ from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Model
-from recaps.npz import Array, save
+from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import view, view_shape
 from recaps.training.images import Images, images_of
-from recaps.training.run import load_model
 
 
 def extract(
-    run: Path,
+    model: Model,
+    config: Mapping[str, Any],
     dataset: Path,
-    out: Path,
+    device: torch.device,
     *,
     limit: int | None = None,
-    device: str = "auto",
-    threads: int | None = None,
     batch_size: int = 250,
-) -> None:
-    """Write the latents of the first `limit` images of a prepared split to `out` (npz).
+) -> dict[str, Array]:
+    """Return the latents of the first `limit` images of a prepared split.
 
-    The file holds the arrays of `Model.latents` (float32, or integers), `labels` [N] (for pairs [N, 2]), `stand_in`
-    and, if known, `original` [N]: the index of each image in the base set.
+    Args:
+        model: a trained model, on `device`.
+        config: the settings of its run.
+        dataset: the split's folder.
+        device: the model's device.
+        limit: the number of images; None: all.
+        batch_size: images per batch; does not change the result.
+
+    Returns:
+        The arrays of `Model.latents` (float32, or integers), `labels` [N] (for pairs [N, 2]), `stand_in` and, if known,
+        `original` [N]: the index of each image in the base set.
 
     Raises:
         UserError: the model was trained on images of another shape.
     """
-    where = devices.choose(device, threads)
-    model, config = load_model(run, where)
     arrays = read(dataset)
     training = Training.model_validate(config["training"])
     if list(shown := view_shape(arrays.images.shape[1:], training)) != config["image_shape"]:
         padded = f", padded by {training.pad}," if training.pad else ","
         raise UserError(
-            f"{dataset}: images of shape {list(shown)}{padded} but {run} was trained on {config['image_shape']};"
-            " correct `latents` of this variant in paper.yaml"
+            f"{dataset}: images of shape {list(shown)}{padded} but {config['paper']}/{config['variant']} was trained on"
+            f" {config['image_shape']}; correct `latents` of this variant in paper.yaml"
         )
-    images = images_of(arrays, where)
+    images = images_of(arrays, device)
     n = min(limit or len(images), len(images))
-    made = latents_of(model, images, range(n), training, where, batch_size)
+    made = latents_of(model, images, range(n), training, device, batch_size)
     made["stand_in"] = np.asarray(arrays.record["stand_in"])
     if images.versions == 1 and arrays.record.get("parameters", {}).get("originals") != "unknown":
         made["original"] = arrays.factors.get("original", np.arange(len(arrays.labels)))[:n]
-    save(out, made)
+    return made
 
 
 def latents_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +15,38 @@ from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import as_array
-from recaps.npz import save
+from recaps.models.model import Model
+from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import view
 from recaps.training.images import images_of
-from recaps.training.run import load_model
 
 
 def probe(
-    run: Path,
-    dataset: Path,
-    out: Path,
-    *,
-    name: str,
-    images: int,
-    device: str = "auto",
-    threads: int | None = None,
-) -> None:
-    """Compute a probe of the run's paper on the first images of a prepared split, and write it to `out` (npz).
+    model: Model, config: Mapping[str, Any], dataset: Path, device: torch.device, *, name: str, images: int
+) -> dict[str, Array]:
+    """Compute a probe of the run's paper on the first images of a prepared split.
 
     Args:
-        run: the run's folder.
-        dataset: the prepared split.
-        out: the file to write.
+        model: a trained model, on `device`.
+        config: the settings of its run.
+        dataset: the split's folder.
+        device: the model's device.
         name: name of the probe; see `function`.
         images: number of images; they form a single batch.
 
     Raises:
         UserError: the paper has no such probe.
     """
-    where = devices.choose(device, threads)
-    model, config = load_model(run, where)
     compute = function(config["paper"], name)
     arrays = read(dataset)
     training = Training.model_validate(config["training"])
-    every = images_of(arrays, where)
-    batch = every(torch.arange(min(images, len(every)), device=where))
-    with torch.inference_mode(), devices.arithmetic(where, training.precision):
+    every = images_of(arrays, device)
+    batch = every(torch.arange(min(images, len(every)), device=device))
+    with torch.inference_mode(), devices.arithmetic(device, training.precision):
         values = compute(model, view(batch["images"], training), batch["labels"])
     made = {key: as_array(value) for key, value in {**values, "labels": batch["labels"]}.items()}
-    save(out, made | {"stand_in": np.asarray(arrays.record["stand_in"])})
+    return made | {"stand_in": np.asarray(arrays.record["stand_in"])}
 
 
 Probe = Callable[[Any, Tensor, Tensor], dict[str, Tensor]]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from recaps.config.load import Project
-from recaps.config.variant import Output, Paper, Variant
+from recaps.config.variant import Output, Paper
 from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report import charts
@@ -126,7 +126,7 @@ def read_runs(project: Project, paper: str, variant: str, files: Layout) -> list
         run = files.run(paper, variant, seed)
         if not (run / "record.json").exists():
             continue
-        heads = _evaluations(project.papers[paper].variants[variant], run)
+        heads = _evaluations(run)
         folder = run.relative_to(files.folder).as_posix()
         found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv")))
     return found
@@ -138,9 +138,10 @@ def read_timings(files: Layout, name: str, paper: Paper) -> dict[str, Mapping[st
     return {timing: read_json(file) for timing, file in made.items() if file.exists()}
 
 
-def _evaluations(variant: Variant, run: Path) -> list[Mapping[str, Any]]:
-    files = [layout.head(run, head, protocol) for head, protocols in variant.heads.items() for protocol in protocols]
-    return [read_json(file) for file in files if file.exists()]
+def _evaluations(run: Path) -> list[Mapping[str, Any]]:
+    """Return the results of all heads of a run."""
+    files = [file for file in (layout.scores(run), layout.heads(run)) if file.exists()]
+    return [result for file in files for results in read_json(file).values() for result in results.values()]
 
 
 def _history(file: Path) -> list[tuple[float, float]]:

@@ -37,7 +37,7 @@ MOST_BYTES = 10_000_000
 
 MANIFEST = "MANIFEST.json"
 OF_OUTPUT = (".csv", ".md", ".png")
-OF_RUN = ("record.json", "config.json", "history.csv", "heads/*.json")
+OF_RUN = ("record.json", "config.json", "history.csv", "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 
@@ -167,7 +167,7 @@ def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
     files += [file for file in _drawn(layout, name, paper) if file.suffix in OF_OUTPUT]
     files += [layout.timing(name, timing) for timing in paper.timings]
     runs = _runs(results, name, paper.variants)
-    files += [file for run in runs for pattern in OF_RUN for file in sorted(run.glob(pattern))]
+    files += [run / name for run in runs for name in OF_RUN]
     return (file.relative_to(results) for file in files if file.exists())
 
 

@@ -132,7 +132,9 @@ class Results:
 
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """A head's result for every seed."""
-        return [io.read_json(layout.head(self.run(variant, seed), head, protocol)) for seed in self.seeds]
+        fitted = self.paper.heads[head].kind != "argmax"
+        files = [(layout.heads if fitted else layout.scores)(self.run(variant, seed)) for seed in self.seeds]
+        return [_result(file, head, protocol) for file in files]
 
     def accuracy(self, variant: str, head: str, protocol: str) -> Array:
         """A head's accuracy in percent for every seed, [seeds]."""
@@ -140,11 +142,18 @@ class Results:
 
     def latents(self, variant: str, set_name: str, *names: str, seed: int | None = None) -> dict[str, Array]:
         """The arrays `names` of a run's latents on a set."""
-        return read(layout.latents(self.run(variant, seed), self.resolve(set_name)), names)
+        return read(layout.latents(self.run(variant, seed)), names, part=self.resolve(set_name))
 
     def probe(self, variant: str, name: str, seed: int | None = None) -> dict[str, Array]:
         """All arrays of a probe."""
-        return read(layout.probe(self.run(variant, seed), name))
+        return read(layout.probes(self.run(variant, seed)), part=name)
+
+
+def _result(file: Path, head: str, protocol: str) -> dict[str, Any]:
+    results = io.read_json(file)
+    if protocol not in results.get(head, {}):
+        raise UserError(f"{file}: has no result of head '{head}' under protocol '{protocol}'; delete it and run again")
+    return dict(results[head][protocol])
 
 
 def head_metrics(results: Results) -> pd.DataFrame:

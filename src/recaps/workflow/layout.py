@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
+#: What a training leaves.
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
+#: What is read from a trained model: latents, probes, and the accuracies of its own class scores.
+READ_FILES = ("latents.npz", "probes.npz", "scores.json")
 TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
 #: The metrics of a paper: all numbers, and the arrays that its drawings need.
@@ -34,12 +37,16 @@ class Layout:
         return self.folder / "runs" / paper
 
     def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
-        """Return the folder of a run. It holds `RUN_FILES`, latents, heads and probes."""
+        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES` and the results of its heads."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
         """Return the folder of a run's checkpoints. `key` identifies settings, code and data."""
         return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / key
+
+    def kept_heads(self, paper: str, variant: str, seed: int | str) -> Path:
+        """Return the folder of a run's finished heads, which an interrupted job continues from."""
+        return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / "heads"
 
     def paper(self, paper: str = "{paper}") -> Path:
         """Return the folder of a paper's tables, figures, metrics and timings."""
@@ -70,22 +77,25 @@ class Layout:
         """Return the log of a job, `<rule>/<names>`."""
         return self.folder / "logs" / f"{job}.log"
 
-    def benchmark(self, job: str) -> Path:
-        return self.folder / "benchmarks" / f"{job}.tsv"
+
+def latents(run: Path) -> Path:
+    """Return the latents of a run: the arrays of each set, `name/split/array`."""
+    return run / "latents.npz"
 
 
-def latents(run: Path, set_name: str = "{dataset}/{split}") -> Path:
-    """Return the latents of a run on a split, `name/split`."""
-    return run / "latents" / f"{set_name.replace('/', '-')}.npz"
+def probes(run: Path) -> Path:
+    """Return the probes of a run: the arrays of each probe, `probe/array`."""
+    return run / "probes.npz"
 
 
-def head(run: Path, head: str = "{head}", protocol: str = "{protocol}") -> Path:
-    """Return the result of a run's head under a protocol."""
-    return run / "heads" / f"{head}-{protocol}.json"
+def scores(run: Path) -> Path:
+    """Return the accuracies of the model's own class scores, by head and protocol."""
+    return run / "scores.json"
 
 
-def probe(run: Path, name: str = "{probe}") -> Path:
-    return run / "probes" / f"{name}.npz"
+def heads(run: Path) -> Path:
+    """Return the results of the classifiers fitted on a run's latents, by head and protocol."""
+    return run / "heads.json"
 
 
 def named(folder: Path, files: Iterable[str]) -> dict[str, Path]:

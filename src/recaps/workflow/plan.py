@@ -16,17 +16,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recaps.config.heads import Part
 from recaps.config.load import Project, load
-from recaps.config.variant import Output, Timing, Variant
+from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 from recaps.io import short
 from recaps.papers import FOLDER
-from recaps.report.claims import Printed, printed
+from recaps.report.claims import printed
 from recaps.workflow import layout, receipts
 from recaps.workflow.fingerprint import fingerprint
-from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout
+from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, Layout
 
 Inputs = dict[str, Any]
 
@@ -85,11 +84,6 @@ class Plan:
             "dataset": catalogue.names(),
             "split": {split for name in catalogue.names() for split in catalogue.splits(name)},
             "variant": {name for paper in papers for name in paper.variants},
-            "head": {name for paper in papers for name in paper.heads},
-            "protocol": {name for paper in papers for name in paper.protocols},
-            "probe": {name for paper in papers for variant in paper.variants.values() for name in variant.probes},
-            "table": {name for paper in papers for name in paper.tables},
-            "figure": {name for paper in papers for name in paper.figures},
             "timing": {name for paper in papers for name in paper.timings},
         }
         return "|".join(re.escape(name) for name in sorted(names[kind], key=lambda name: (-len(name), name)))
@@ -116,14 +110,13 @@ class Plan:
         ]
 
     def of_run(self, paper: str, variant: str, seed: int) -> dict[str, list[str]]:
-        """Return the files of a run by kind: `trained`, `latents`, `heads`, `probes`."""
+        """Return the files of a run by kind: `trained`, `read` from its model, and `heads` fitted on its latents."""
         run, settings = self.files.run(paper, variant, seed), self.project.papers[paper].variants[variant]
-        heads = [(head, protocol) for head, protocols in settings.heads.items() for protocol in protocols]
+        is_read = settings.latents or settings.probes
         return {
             "trained": [str(run / file) for file in RUN_FILES],
-            "latents": [str(layout.latents(run, self.project.resolve(name))) for name in settings.latents],
-            "heads": [str(layout.head(run, *names)) for names in heads],
-            "probes": [str(layout.probe(run, name)) for name in settings.probes],
+            "read": [str(run / file) for file in READ_FILES] if is_read else [],
+            "heads": [str(layout.heads(run))] if self._heads(paper, variant, fitted=True) else [],
         }
 
     def models(self) -> list[str]:
@@ -134,13 +127,13 @@ class Plan:
         return [str(self.files.run(*run) / "record.json") for run in self.runs()]
 
     def latents(self) -> list[str]:
-        return [file for run in self.runs() for file in self.of_run(*run)["latents"]]
+        """Return all files that are read from trained models: latents, probes and scores."""
+        return [file for run in self.runs() for file in self.of_run(*run)["read"]]
 
     def heads(self) -> list[str]:
-        return [file for run in self.runs() for file in self.of_run(*run)["heads"]]
-
-    def probes(self) -> list[str]:
-        return [file for run in self.runs() for file in self.of_run(*run)["probes"]]
+        """Return the results of all heads."""
+        own = [str(layout.scores(self.files.run(*run))) for run in self.runs() if self.of_run(*run)["read"]]
+        return own + [file for run in self.runs() for file in self.of_run(*run)["heads"]]
 
     def timings(self) -> list[str]:
         papers = self.project.papers.items()
@@ -210,16 +203,19 @@ class Plan:
         timed = self._timed(wildcards).items()
         return {name: self.dataset_files(self.project.resolve(variant.data)) for name, variant in timed}
 
-    def head_latents(self, wildcards: Any) -> Inputs:
-        """Return the latents of a head, as `fit` (if the head is fitted) and `test`."""
-        run = self.files.run(wildcards.paper, wildcards.variant, wildcards.seed)
-        return {role: str(layout.latents(run, name)) for role, name in self._parts(wildcards).items()}
+    def read_sets(self, wildcards: Any) -> list[str]:
+        """Return the sets that a trained model is read on."""
+        variant = self._variant(wildcards)
+        names = {*variant.latents, *([variant.test] if variant.probes else [])}
+        return [file for name in sorted(map(self.project.resolve, names)) for file in self.dataset_files(name)]
 
-    def table_inputs(self, wildcards: Any) -> list[str]:
-        return self._shown(wildcards.paper, self.project.papers[wildcards.paper].tables[wildcards.table])
-
-    def figure_inputs(self, wildcards: Any) -> list[str]:
-        return self._shown(wildcards.paper, self.project.papers[wildcards.paper].figures[wildcards.figure])
+    def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
+        """Return the inputs of some tables or figures: the paper's metrics, and the results of the variants shown."""
+        every = list(outputs)
+        variants = self.project.papers[paper].matching(tuple(name for each in every for name in each.needs))
+        timings = dict.fromkeys(name for each in every for name in each.timings)
+        sets = dict.fromkeys(name for each in every for name in each.sets)
+        return [*map(str, self.files.metrics(paper)), *self._results(paper, variants, timings, sets)]
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
         """Return all results of a paper: its runs, what was read from them, its timings, and the sets that it shows."""
@@ -259,54 +255,88 @@ class Plan:
     def timing_options(self, wildcards: Any) -> dict[str, Any]:
         return self._timing(wildcards).model_dump(mode="json", exclude={"variants"})
 
-    def limit(self, wildcards: Any) -> int | None:
-        """Return the largest number of images whose latents are extracted; None: all."""
-        wanted = f"{wildcards.dataset}/{wildcards.split}"
-        limits = [n for name, n in self._variant(wildcards).latents.items() if self.project.resolve(name) == wanted]
-        return None if None in limits else max(n for n in limits if n is not None)
+    def latents_of(self, wildcards: Any) -> dict[str, int | None]:
+        """Return the sets whose latents are extracted, by their names at this scale, with the number of images.
 
-    def probe_images(self, wildcards: Any) -> int:
-        """Return the number of images that a probe gets."""
-        return self._variant(wildcards).probes[wildcards.probe]
+        None means all images.
+        """
+        found: dict[str, int | None] = {}
+        for name, n in self._variant(wildcards).latents.items():
+            used = self.project.resolve(name)
+            known = found.get(used, 0)
+            found[used] = None if n is None or known is None else max(n, known)
+        return found
 
-    def head(self, wildcards: Any) -> dict[str, Any]:
-        return self.project.papers[wildcards.paper].heads[wildcards.head].model_dump(mode="json")
+    def probes_of(self, wildcards: Any) -> dict[str, int]:
+        """Return the probes of a variant, each with its number of images."""
+        return dict(self._variant(wildcards).probes)
 
-    def protocol(self, wildcards: Any) -> dict[str, Any]:
-        """Return a protocol, with the names of the sets that this scale uses."""
-        paper = self.project.papers[wildcards.paper]
-        protocol = paper.protocols[wildcards.protocol].model_dump(mode="json")
-        for role, name in self._parts(wildcards).items():
-            protocol[role]["set"] = name
-        return protocol
+    def probed_set(self, wildcards: Any) -> str:
+        """Return the set that probes are computed on, by its name at this scale."""
+        return self.project.resolve(self._variant(wildcards).test)
 
-    def printed(self, wildcards: Any) -> dict[str, Printed]:
-        """Return the numbers that the paper prints: the part of its claims that drawings depend on."""
-        return _printed(Path(self._own(wildcards.paper, "claims.yaml")))
+    def own_heads(self, wildcards: Any) -> dict[str, Any]:
+        """Return the heads that need no fit."""
+        return self._heads(wildcards.paper, wildcards.variant, fitted=False)
 
-    def table_caption(self, wildcards: Any) -> str:
-        return self._caption(self.project.papers[wildcards.paper].tables[wildcards.table])
+    def fitted_heads(self, wildcards: Any) -> dict[str, Any]:
+        return self._heads(wildcards.paper, wildcards.variant, fitted=True)
 
-    def figure_caption(self, wildcards: Any) -> str:
-        return self._caption(self.project.papers[wildcards.paper].figures[wildcards.figure])
+    def kept_heads(self, wildcards: Any) -> str:
+        """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
+        return str(self.files.kept_heads(wildcards.paper, wildcards.variant, wildcards.seed))
 
-    def settings(self, wildcards: Any) -> dict[str, Any]:
+    def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
+        """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
+        settings = self.project.papers[paper]
+        return {
+            head: {name: self._evaluation(settings, head, name) for name in protocols}
+            for head, protocols in settings.variants[variant].heads.items()
+            if (settings.heads[head].kind != "argmax") == fitted
+        }
+
+    def _evaluation(self, paper: Paper, head: str, protocol: str) -> dict[str, Any]:
+        rules = paper.protocols[protocol].model_dump(mode="json")
+        if paper.heads[head].kind == "argmax":
+            rules["fit"] = None
+        for part in filter(None, (rules["fit"], rules["test"])):
+            part["set"] = self.project.resolve(part["set"])
+        return {"head": paper.heads[head].model_dump(mode="json"), "protocol": rules}
+
+    def settings(self, paper: str | None = None) -> dict[str, Any]:
         """Return the configuration without the settings that change no number.
 
-        If the wildcards name a paper, the result has this paper only and no `left_out`: a drawing does not show what
-        is left out, and its caption says so.
+        With the name of a paper, the result has this paper only and no `left_out`: a drawing does not show what is left
+        out, and its caption says so.
         """
         machine = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
         values = self.project.model_dump(mode="json", exclude={"config": machine})
-        if paper := getattr(wildcards, "paper", None):
+        if paper:
             values["papers"] = {paper: values["papers"][paper]}
             del values["left_out"]
         return values
 
     def measured(self, wildcards: Any) -> dict[str, Any]:
-        """Like `settings`, without tables and figures: their captions change no metric."""
-        values = self.settings(wildcards)
+        """Return the settings of a paper without its tables and figures: their captions change no metric."""
+        values = self.settings(wildcards.paper)
         values["papers"] = {name: {**each, "tables": {}, "figures": {}} for name, each in values["papers"].items()}
+        return values
+
+    def drawing(self, paper: str, kind: str) -> dict[str, Callable[[Any], Any]]:
+        """Return the parameters of the rule that draws a paper's `tables` or `figures`."""
+        outputs: Mapping[str, Output] = getattr(self.project.papers[paper], kind)
+        return {
+            "code": lambda wildcards: self.code(f"draw_{kind}", f"recaps.papers.{paper}.{kind}"),
+            "project": lambda wildcards: self._drawn(paper, kind),
+            # The part of the claims that drawings depend on: the numbers that the paper prints.
+            "printed": lambda wildcards: _printed(Path(self._own(paper, "claims.yaml"))),
+            "captions": lambda wildcards: {name: self._caption(output) for name, output in outputs.items()},
+        }
+
+    def _drawn(self, paper: str, kind: str) -> dict[str, Any]:
+        """Return the settings of a paper without its tables, or without its figures."""
+        values = self.settings(paper)
+        values["papers"][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
         return values
 
     def left_out(self, wildcards: Any) -> dict[str, Any]:
@@ -327,18 +357,26 @@ class Plan:
         """Like `code`, with the family of the variant's model."""
         return lambda wildcards: self.code(stage, *family(self._variant(wildcards)))
 
-    def probe_code(self, wildcards: Any) -> str:
+    def reading_code(self, wildcards: Any) -> str:
         """Like `code`, with the family of the variant's model and the paper's probes."""
-        return self.code("read_probe", *family(self._variant(wildcards)), f"recaps.papers.{wildcards.paper}.probes")
+        variant = self._variant(wildcards)
+        return self.code("read_model", *family(variant), *_probes(wildcards.paper, variant))
+
+    def reading_codes(self, wildcards: Any) -> dict[str, str]:
+        """Return the fingerprints of the code that computes latents, and of the code that computes probes."""
+        variant = self._variant(wildcards)
+        latents = ["recaps.evaluation.latents", *family(variant)]
+        probes = ["recaps.evaluation.probes", *family(variant), *_probes(wildcards.paper, variant)]
+        return {"latents": fingerprint(latents), "probes": fingerprint(probes)}
 
     def timing_code(self, wildcards: Any) -> str:
         """Like `code`, with the families of all models that are timed."""
         modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
         return self.code("time_steps", *sorted(modules))
 
-    def paper_code(self, stage: str, part: str) -> Callable[[Any], str]:
-        """Like `code`, with the paper's module `tables`, `figures` or `metrics`."""
-        return lambda wildcards: self.code(stage, f"recaps.papers.{wildcards.paper}.{part}")
+    def metrics_code(self, wildcards: Any) -> str:
+        """Like `code`, with the paper's module `metrics`."""
+        return self.code("collect_metrics", f"recaps.papers.{wildcards.paper}.metrics")
 
     # Names of files
 
@@ -354,11 +392,6 @@ class Plan:
     def _own(self, paper: str, file: str) -> str:
         """Return a file of the paper's own folder."""
         return str(short(FOLDER / paper / file))
-
-    def _shown(self, paper: str, output: Output) -> list[str]:
-        """Return the inputs of a table or figure: the paper's metrics, and the results of its variants."""
-        shown = self._results(paper, self.project.papers[paper].matching(output.needs), output.timings, output.sets)
-        return [*map(str, self.files.metrics(paper)), *shown]
 
     def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
         runs = [self.of_run(*run) for run in self.runs([paper], variants)]
@@ -387,15 +420,6 @@ class Plan:
         paper = self.project.papers[wildcards.paper]
         return {name: paper.variants[name] for name in paper.matching(self._timing(wildcards).variants)}
 
-    def _parts(self, wildcards: Any) -> dict[str, str]:
-        """Return the sets that a head is fitted and tested on, by role."""
-        paper = self.project.papers[wildcards.paper]
-        protocol = paper.protocols[wildcards.protocol]
-        parts: dict[str, Part | None] = {"fit": protocol.fit, "test": protocol.test}
-        if paper.heads[wildcards.head].kind == "argmax":
-            del parts["fit"]
-        return {role: self.project.resolve(part.set) for role, part in parts.items() if part is not None}
-
     # Checks across files
 
     def _check_papers(self) -> None:
@@ -422,6 +446,11 @@ class Plan:
 
 def _training(variant: Variant) -> dict[str, Any]:
     return variant.model_dump(mode="json", include={"model", "training"})
+
+
+def _probes(paper: str, variant: Variant) -> list[str]:
+    """Return the module of the variant's probes."""
+    return [f"recaps.papers.{paper}.probes"] if variant.probes else []
 
 
 #: A file of claims is read once for all tables and figures of its paper.

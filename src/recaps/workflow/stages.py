@@ -79,42 +79,31 @@ def time_steps(job: Any) -> None:
     )
 
 
-def extract_latents(job: Any) -> None:
-    """Extract the latents of one trained model on one split."""
-    from recaps.evaluation.latents import extract
+def read_model(job: Any) -> None:
+    """Compute latents and probes with one trained model, and evaluate its own class scores."""
+    from recaps.evaluation.heads import evaluate_all
+    from recaps.evaluation.reading import read_model
+    from recaps.workflow.layout import Layout
 
-    extract(
-        Path(job.input.model).parent,
-        Path(job.input.dataset[0]).parent,
-        Path(job.output.latents),
-        limit=job.params.limit,
+    run, params = Path(job.output.latents).parent, job.params
+    folder = Layout(run.parents[3]).dataset
+    read_model(
+        run,
+        latents={name: (folder(name), limit) for name, limit in params.latents.items()},
+        probes={name: (folder(params.test), images) for name, images in params.probes.items()},
+        codes=params.codes,
         device=device(job),
         threads=job.threads,
     )
+    evaluate_all(Path(job.output.latents), params.heads, Path(job.output.scores))
 
 
-def read_probe(job: Any) -> None:
-    """Compute one probe of one trained model."""
-    from recaps.evaluation.probes import probe
+def evaluate_heads(job: Any) -> None:
+    """Fit classifiers on the latents of one run and test them."""
+    from recaps.evaluation.heads import evaluate_all
 
-    probe(
-        Path(job.input.model).parent,
-        Path(job.input.dataset[0]).parent,
-        Path(job.output.probe),
-        name=job.wildcards.probe,
-        images=job.params.images,
-        device=device(job),
-        threads=job.threads,
-    )
-
-
-def evaluate_head(job: Any) -> None:
-    """Fit one head on latents and test it."""
-    from recaps.evaluation.heads import evaluate
-
-    protocol = job.params.protocol
-    latents = {protocol[role]["set"]: Path(file) for role, file in job.input.items()}
-    evaluate(latents, job.params.head, protocol, Path(job.output.result))
+    params = job.params
+    evaluate_all(Path(job.input.latents), params.heads, Path(job.output[0]), kept=Path(params.kept), code=params.code)
 
 
 def collect_metrics(job: Any) -> None:
@@ -124,18 +113,22 @@ def collect_metrics(job: Any) -> None:
     metrics(saved_results(job), Path(job.output[0]).parent)
 
 
-def draw_table(job: Any) -> None:
-    """Draw one table of one paper from saved results."""
+def draw_tables(job: Any) -> None:
+    """Draw the tables of one paper from saved results."""
     from recaps.report.draw import table
 
-    table(job.wildcards.table, saved_results(job), Path(job.output[0]).parent)
+    results = saved_results(job)
+    for name in results.paper.tables:
+        table(name, results, results.folder)
 
 
-def draw_figure(job: Any) -> None:
-    """Draw one figure of one paper from saved results."""
+def draw_figures(job: Any) -> None:
+    """Draw the figures of one paper from saved results."""
     from recaps.report.draw import figure
 
-    figure(job.wildcards.figure, saved_results(job), Path(job.output[0]).parent)
+    results = saved_results(job)
+    for name in results.paper.figures:
+        figure(name, results, results.folder)
 
 
 def score_claims(job: Any) -> None:
@@ -165,9 +158,10 @@ def build_report(job: Any) -> None:
 
 
 def saved_results(job: Any) -> Any:
-    """Return the `Results` of the paper in the wildcards.
+    """Return the `Results` of a paper.
 
-    The job has the params `project` (the configuration) and `printed`, and its first output is in the paper's folder.
+    The job has the params `project` (the configuration of this paper alone) and `printed`, and its first output is in
+    the paper's folder.
     """
     from recaps.config.load import Project
     from recaps.report.claims import Printed
@@ -175,10 +169,10 @@ def saved_results(job: Any) -> Any:
     from recaps.workflow.layout import Layout
 
     project = Project.model_validate(job.params.project)
-    name = job.wildcards.paper
+    [(name, paper)] = project.papers.items()
     return Results(
         name=name,
-        paper=project.papers[name],
+        paper=paper,
         files=Layout(Path(job.output[0]).parents[2]),
         seeds=project.seeds,
         resolve=project.resolve,

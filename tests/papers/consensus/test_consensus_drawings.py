@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.errors import UserError
-from recaps.npz import Array, save
+from recaps.npz import Array
 from recaps.papers.consensus import architecture, figures, metrics, probes, tables
 from recaps.report import draw
 from recaps.report.claims import Bound, Number, Ordering, check_variants
@@ -67,14 +67,14 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     if dataset not in SHAPES:
         for part, error in zip(("familiar", "novel"), VIEWS[routing], strict=True):
             head = {"accuracy": 1 - (error + seed) / 100, "n": 16_200 if part == "familiar" else 32_400}
-            io.write_json(run / "heads" / f"argmax-{dataset}-{part}.json", head)
+            made_results.add_head(run, "argmax", f"{dataset}-{part}", head)
         return
     error = ERRORS[routing][dataset == "norb"] + seed
     head = {"accuracy": 1 - error / 100, "n": 10_000 if dataset == "mnist" else 48_600}
-    io.write_json(run / "heads" / f"argmax-{dataset}.json", head)
+    made_results.add_head(run, "argmax", dataset, head)
     rows = [f"{step},0.1,{each + seed}\n" for step, each in zip((10, 50, 100), CURVES[routing], strict=True)]
     io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(rows))
-    save(run / "probes" / "routing.npz", _probe(routing, SIDES[dataset], classes))
+    made_results.add_probe(run, "routing", _probe(routing, SIDES[dataset], classes))
     if routing == "similarity":
         tensors = {}
         for layer, (gaussians, types) in enumerate(((4, 16), (4, 16), (10, classes))):
@@ -416,9 +416,8 @@ def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
     labels = torch.arange(12) % 10
     with torch.inference_mode():
         made = probes.routing(model, torch.rand(12, 1, 28, 28), labels) | {"labels": labels}
-    save(
-        results.run(f"mnist-{routing}") / "probes" / "routing.npz", {name: each.numpy() for name, each in made.items()}
-    )
+    arrays = {name: each.numpy() for name, each in made.items()}
+    made_results.add_probe(results.run(f"mnist-{routing}"), "routing", arrays)
     _, data = figures.figure_6(results)
     maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == f"mnist-{routing}")]
     assert len(maps) == 8 * 9

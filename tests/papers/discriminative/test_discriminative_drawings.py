@@ -18,7 +18,7 @@ from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.config.training import Training
 from recaps.errors import UserError
-from recaps.npz import Array, save
+from recaps.npz import Array
 from recaps.papers.discriminative import figures, metrics, tables
 from recaps.report import draw, plots
 from recaps.report.claims import Bound, Number, Ordering
@@ -96,7 +96,7 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(lines)[: -len("105,0.1,\n")])
     error = errors[-1] + seed
     (protocol,) = results.paper.variants[variant].heads["argmax"]
-    io.write_json(run / "heads" / f"argmax-{protocol}.json", {"accuracy": 1 - error / 100, "n": 10_000})
+    made_results.add_head(run, "argmax", protocol, {"accuracy": 1 - error / 100, "n": 10_000})
     io.write_json(run / "config.json", {"model": model, "image_shape": SHAPES[dataset], "classes": 10})
     io.write_json(run / "record.json", {"parameters": 1000 + len(algorithm)})
     coefficients = np.array([[-0.5, 0.005], [0.02, 1.0]] if "l2" in algorithm else [[0.0, -0.001], [0.001, 1.0]])
@@ -104,7 +104,8 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     if variant in ("fashion-dr", "fashion-l2-fc"):
         capsules = np.full((6, 3, 16), 0.5 if algorithm == "dr" else 0.25, np.float32)
         scores = np.eye(3, dtype=np.float32)[PREDICTED]
-        save(run / "latents" / "fashion-mnist-test.npz", {"capsules": capsules, "scores": scores, "labels": LABELS})
+        arrays = {"capsules": capsules, "scores": scores, "labels": LABELS}
+        made_results.add_latents(run, "fashion-mnist/test", arrays)
 
 
 def reconstruct(run: Path, capsules: Array, labels: Array) -> Array:

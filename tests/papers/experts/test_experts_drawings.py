@@ -23,7 +23,7 @@ from recaps.config.families import families
 from recaps.config.load import Project, load
 from recaps.errors import UserError
 from recaps.models import build
-from recaps.npz import Array, save
+from recaps.npz import Array
 from recaps.papers.experts import figures, metrics, probes, tables
 from recaps.papers.experts import judge as judge_module
 from recaps.papers.experts.judge import (
@@ -90,7 +90,7 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     settings, run = results.paper.variants[variant], results.run(variant, seed)
     for head, protocols in settings.heads.items():
         for protocol in protocols:
-            io.write_json(run / "heads" / f"{head}-{protocol}.json", {"accuracy": 0.9 - seed / 100, "n": IMAGES})
+            made_results.add_head(run, head, protocol, {"accuracy": 0.9 - seed / 100, "n": IMAGES})
     save_model(run, model, settings.training.model_dump(mode="json"), seed, weights=variant.endswith("judge"))
     io.write_json(run / "record.json", {"wall_seconds": 600 + 60 * seed})
     if variant.endswith("judge"):
@@ -99,9 +99,9 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     chain = {"images": images, "chain": images / 2, "labels": np.arange(12) % 10}
     if variant.endswith("experts"):
         chain["autoencoder"] = 0.9 * images
-    save(run / "probes" / "chain.npz", chain)
-    save(run / "probes" / "samples.npz", _samples(seed) if variant.endswith("experts") else {"samples": _pictures(8)})
-    save(run / "latents" / f"{settings.test.replace('/', '-')}.npz", _latents(seed))
+    made_results.add_probe(run, "chain", chain)
+    made_results.add_probe(run, "samples", _samples(seed) if variant.endswith("experts") else {"samples": _pictures(8)})
+    made_results.add_latents(run, settings.test, _latents(seed))
     rows = [(k, 90 - k / 1000, k / 1e4, k / 1e5) for k in range(1000, 20001, 1000)]
     columns = ["step", "reconstruction_error", "length", "mixed_activation"]
     io.write_text(run / "history.csv", pd.DataFrame(rows, columns=columns).to_csv(index=False))
@@ -641,8 +641,10 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
             made = {name: getattr(probes, name)(net, images[:12], labels[:12]) for name in ("samples", "chain")}
             latents = net.latents(images)
         for name, probe in made.items():
-            save(run / "probes" / f"{name}.npz", {k: v.numpy() for k, v in {**probe, "labels": labels[:12]}.items()})
-        save(run / "latents" / "mnist-test.npz", {k: v.numpy() for k, v in {**latents, "labels": labels}.items()})
+            arrays = {key: value.numpy() for key, value in {**probe, "labels": labels[:12]}.items()}
+            made_results.add_probe(run, name, arrays)
+        arrays = {key: value.numpy() for key, value in {**latents, "labels": labels}.items()}
+        made_results.add_latents(run, "mnist/test", arrays)
     made_results.drawn(made_results.measured(results), tmp_path)
     assert results.metrics["value"].map(math.isfinite).all()
     assert len(tables.table_1(results)) == 5

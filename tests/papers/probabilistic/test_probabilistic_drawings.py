@@ -28,7 +28,7 @@ from recaps.evaluation.heads import features
 from recaps.evaluation.latents import as_array
 from recaps.evaluation.probes import function
 from recaps.models import build
-from recaps.npz import Array, save
+from recaps.npz import Array
 from recaps.papers.probabilistic import figures, metrics, tables
 from recaps.papers.probabilistic.templates import affine_fits, same_template, turned_back
 from recaps.report.claims import Number, check_variants
@@ -93,19 +93,19 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     for head, protocols in settings.heads.items():
         for protocol in protocols:
             result = {"accuracy": accuracy(variant, head, protocol) / 100 + 0.002 * seed, "n": 10_000}
-            io.write_json(run / "heads" / f"{head}-{protocol}.json", result)
+            made_results.add_head(run, head, protocol, result)
     if "rotations" in settings.probes:
-        save(run / "probes" / "rotations.npz", rotations(seed, 3 if variant == "capsules-rotated-180" else 8))
-        save(run / "probes" / "templates.npz", {**made_templates(), "labels": np.arange(1)})
+        made_results.add_probe(run, "rotations", rotations(seed, 3 if variant == "capsules-rotated-180" else 8))
+        made_results.add_probe(run, "templates", {**made_templates(), "labels": np.arange(1)})
     if "samples" in settings.probes:
-        save(run / "probes" / "samples.npz", {"samples": np.random.default_rng(seed).random((45, 1, 28, 28))})
+        made_results.add_probe(run, "samples", {"samples": np.random.default_rng(seed).random((45, 1, 28, 28))})
     if "free-form" in settings.probes:
-        save(run / "probes" / "free-form.npz", free_form(seed))
+        made_results.add_probe(run, "free-form", free_form(seed))
     if "free-form-rotations" in settings.probes:
-        save(run / "probes" / "free-form-rotations.npz", free_form_of_twos(seed))
+        made_results.add_probe(run, "free-form-rotations", free_form_of_twos(seed))
     if variant in ("capsules", "capsules-even", "vae", "capsules-gaussian", "capsules-gaussian-first"):
         for place, name in enumerate(settings.latents):
-            save(run / "latents" / f"{name.replace('/', '-')}.npz", latents(seed, error=10.0 * place + seed))
+            made_results.add_latents(run, name, latents(seed, error=10.0 * place + seed))
     if variant in ("capsules", "vae"):
         sizes = {"capsules": {"generative.templates": (16, 2, 12), "encoder.weight": (9, 9)}}
         sizes["vae"] = {"decoder.0.weight": (400, 260), "decoder.0.bias": (400,), "encoder.0.weight": (7, 7)}
@@ -799,12 +799,11 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
         io.write_bytes(run / "model.safetensors", safetensors.torch.save(net.state_dict()))
         with torch.inference_mode():
             for name in settings.probes:
-                save(
-                    run / "probes" / f"{name}.npz", as_arrays(function("probabilistic", name)(net, ink, labels), labels)
-                )
+                probe = as_arrays(function("probabilistic", name)(net, ink, labels), labels)
+                made_results.add_probe(run, name, probe)
             made = as_arrays(net.latents(ink), labels)
         for name in settings.latents if variant in drawn else ():
-            save(run / "latents" / f"{results.resolve(name).replace('/', '-')}.npz", made)
+            made_results.add_latents(run, results.resolve(name), made)
         for name in settings.heads:
             assert len(features(made, results.paper.heads[name])) == IMAGES
     table = made_results.measured(results).metrics

@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 from made_results import CONFIG, measured, values
 
-from recaps import io
 from recaps.config.load import Project, load
-from recaps.npz import save
 from recaps.papers.sparse import figures, metrics, tables
 from recaps.report.claims import check_variants
 from recaps.report.results import Results
-from recaps.workflow import layout
 
 #: Accuracy of every head and protocol of a variant, in percent.
 ACCURACY = {"convnet": 70.0, "supcaps": 80.0, "dense": 60.0, "sparsecaps": 90.0}
@@ -42,13 +39,13 @@ def _run(project: Project, results: Results, variant: str, model: dict[str, Any]
             shared = IMAGES if protocol == "affnist-a-position" else 0
             result = {"accuracy": accuracy, "n": IMAGES, "n_fit": 0 if head == "argmax" else 100}
             result |= {"test_images_whose_original_was_fitted": None if head == "argmax" else shared}
-            io.write_json(layout.head(run, head, protocol), result)
+            made_results.add_head(run, head, protocol, result)
     for name in settings.latents:
         support = draw.random((IMAGES, CAPSULES)) + 0.5
         ranks = (-support).argsort(1).argsort(1)
         arrays = {"support": support, "ranks": ranks, "mask": np.exp(-2.4 * ranks)}
         arrays["reconstruction_error"] = draw.random(IMAGES)
-        save(layout.latents(run, results.resolve(name)), arrays)
+        made_results.add_latents(run, results.resolve(name), arrays)
     probes = {
         "single-capsules": {"full": (), "single": (CAPSULES,), "without": (CAPSULES,), "mask": None},
         "traversals": {"decoded": (4, 11), "values": None, "capsule": None},
@@ -59,7 +56,7 @@ def _run(project: Project, results: Results, variant: str, model: dict[str, Any]
         }
         made |= {"images": draw.random((IMAGES, 1, 8, 8)), "labels": np.arange(IMAGES) % 10}
         made |= {"mask": draw.random((IMAGES, CAPSULES)), "values": np.linspace(-1, 1, 11)}
-        save(layout.probe(run, probe), made | {"capsule": np.arange(IMAGES) % CAPSULES})
+        made_results.add_probe(run, probe, made | {"capsule": np.arange(IMAGES) % CAPSULES})
 
 
 def _random(variant: str, seed: int) -> np.random.Generator:

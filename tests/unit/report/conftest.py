@@ -151,13 +151,14 @@ class Tree:
         losses = [60 * math.exp(-step / 4000) + 8 + math.sin(step + seed) for step in steps]
         pd.DataFrame({"step": steps, "loss": losses}).to_csv(folder / "history.csv", index=False)
         (folder / "record.json").write_text(json.dumps(self._record(variant, seed, config, stand_in, dirty)))
-        (folder / "heads").mkdir()
+        results: dict[str, dict[str, Any]] = {}
         for head, protocols in config["heads"].items():
             for protocol in protocols:
                 result = {"head": head, "protocol": protocol, "title": protocol, "accuracy": 0.9, "n": 10000}
                 result |= {"n_fit": 20000, "seconds": 31.5, "settings": {}, "stand_in": stand_in}
                 result["sets"] = {"fit": "mnist-40/train", "test": "affnist-generated/test"}
-                (folder / "heads" / f"{head}-{protocol}.json").write_text(json.dumps(result))
+                results.setdefault(head, {})[protocol] = result
+        (folder / "heads.json").write_text(json.dumps(results))
 
     def _record(self, variant: str, seed: int, config: dict[str, Any], stand_in: bool, dirty: bool) -> dict[str, Any]:
         name, split = config["data"].split("/")

@@ -62,7 +62,7 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
     run = "runs/sparse/dense/seed-0"
     assert {"scorecard.csv", "scorecard.md", "papers/sparse/metrics.csv", "papers/sparse/table-1.md"} <= files
     assert {"papers/sparse/figure-3.png", "papers/sparse/figure-4.csv"} <= files
-    assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads/svm-mnist.json"} <= files
+    assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads.json"} <= files
     assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
     assert manifest["papers"] == {"sparse": {"commits": [COMMIT], "dirty": False}}
     assert not [name for name in files if name.endswith((".safetensors", ".pdf", ".tex", ".npz"))]

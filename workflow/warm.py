@@ -1,0 +1,123 @@
+"""A warm start for the scripts of jobs: they fork from a process that has imported PyTorch, pandas and Matplotlib.
+
+Without it, each job imports them anew, which takes longer than most jobs of scale `smoke`. `attend` replaces the way in
+which Snakemake starts a Python script; written for its pinned version. A job with several threads, in an environment of
+its own or not on Linux starts as before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from typing import Any
+
+from snakemake.script import PythonScript
+
+#: Modules that most jobs import. None of them starts a thread.
+IMPORTS = (
+    "matplotlib.pyplot",
+    "recaps.datasets.preparation",
+    "recaps.evaluation.heads",
+    "recaps.evaluation.reading",
+    "recaps.report.collect",
+    "recaps.report.draw",
+    "recaps.training.run",
+    "recaps.workflow.job",
+    "sklearn.linear_model",
+    "snakemake.iocontainers",
+    "snakemake.logging",
+)
+#: The libraries under NumPy and PyTorch read these when they are imported.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+#: Exit status of a job that was killed.
+KILLED = 128 + signal.SIGKILL
+
+
+def attend() -> None:
+    """Let the scripts of this process's jobs start warm."""
+    if sys.platform != "linux":
+        return
+    cold, server = PythonScript.execute_script, Server()
+
+    def execute(script: Any, name: str, edit: bool = False) -> None:
+        alone = script.conda_env or script.container_img or script.env_modules or script.shadow_dir
+        if edit or alone or script.threads != 1:
+            cold(script, name, edit)
+        elif status := server.run(name):
+            raise subprocess.CalledProcessError(status, f"{sys.executable} {name}")
+
+    PythonScript.execute_script = execute
+
+
+class Server:
+    """The process that jobs fork from. It starts with the first job and ends with this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: socket.socket | None = None
+
+    def run(self, script: str) -> int:
+        """Run a Python script in a fork of the server, and return its exit status."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with self._lock, theirs:
+                self._requests = self._requests or _start()
+                socket.send_fds(self._requests, [script.encode()], [theirs.fileno()])
+            # The job's end of the pair is closed when the job ends, however it ends.
+            return (ours.recv(1) or bytes([KILLED]))[0]
+
+
+def _start() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **ONE_THREAD}
+        )
+    return ours
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork once for each request, until the other end is closed."""
+    for name in IMPORTS:
+        importlib.import_module(name)
+    # Ctrl-C reaches the jobs, which answer it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The system then removes jobs that have ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        script, descriptors, *_ = socket.recv_fds(requests, 4096, 1)
+        if not script:
+            return
+        with socket.socket(fileno=descriptors[0]) as reply:
+            if os.fork() == 0:
+                requests.close()
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                status = _run(script.decode())
+                reply.send(bytes([status]))
+                sys.exit(status)
+
+
+def _run(script: str) -> int:
+    """Run a script as Python would, and return its exit status."""
+    sys.argv = [script]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
