@@ -14,6 +14,8 @@ SCALE ?= desk
 PAPERS ?=
 # For `make publish`: unavailable data sets.
 WITHOUT ?=
+# For `make demo`: any text, to print each job instead of the progress.
+VERBOSE ?=
 # For `make faults`: the number of faults.
 N ?= 50
 BIN := .venv/bin
@@ -45,8 +47,8 @@ $(STAMP): envs/requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html
-	@if [ -t 2 ]; then logger="--logger rich"; fi; $(BIN)/snakemake --profile profiles/smoke $${logger:-}
+demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html (VERBOSE=1: each job)
+	@$(BIN)/snakemake --profile profiles/smoke $(if $(VERBOSE),,--logger progress --show-failed-logs)
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 

@@ -28,8 +28,12 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for a user's mistake, 75 to try again."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        if arguments and arguments[0] not in (*COMMANDS, "-h", "--help"):
+            known = nearest(arguments[0], COMMANDS)
+            raise UserError(f"'{arguments[0]}' is no command{known}; name the command first, then its options")
+        options = _parser().parse_args(arguments)
         if options.command == "new":
             return _print(new.make(options.what, options.name, options.kind))
         values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))

@@ -76,6 +76,20 @@ def test_run_goes_through_all_stages_once(
     assert "latents.npz: changed since it was made" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--papers", "sparse", "list"], "'--papers' is no command (valid: list, new, run)"),
+        (["lst"], "'lst' is no command (did you mean 'list'?)"),
+    ],
+)
+def test_an_option_before_the_command_is_told_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == f"recaps: {message}; name the command first, then its options\n"
+
+
 def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
     message = f"--variants: no variant 'sparscaps' in {', '.join(papers.names())} (did you mean 'sparsecaps'?)"

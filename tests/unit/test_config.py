@@ -39,6 +39,17 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"seeds": [-1]}, "config: seeds.0: Input should be greater than or equal to 0, not -1"),
+        ({"seeds": [0, 3, 0]}, "config: seeds: 0 is in the list more than once"),
+        ({"seeds": []}, "config: seeds: the list is empty; name at least one seed"),
+        (
+            in_dense(training={"learning_rate": float("inf")}),
+            f"{PAPER}variants.dense.training.learning_rate: Input should be a finite number, not inf",
+        ),
+        (
+            in_dense(model={"boost_step": float("nan")}),
+            f"{PAPER}variants.dense.model.boost_step: Input should be a finite number, not nan",
+        ),
         ({"sclae": "desk"}, "config: unknown key 'sclae' (did you mean 'scale'?)"),
         ({"scale": "desc"}, "config: scale: there is no scale 'desc' (did you mean 'desk'?)"),
         ({"papers": ["spars"]}, "config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),

@@ -28,6 +28,9 @@ class ModelOptions(Section):
         """The modules that are imported by name to build the model; no import statement refers to them."""
         return [self.module, type(self).__module__]
 
+    def check_classes(self, classes: int) -> None:
+        """Raise UserError if the model cannot have this number of classes."""
+
 
 @cache
 def families() -> dict[str, type[ModelOptions]]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from recaps.config.base import Name, Section
+from recaps.config.base import Name, Section, Seeds
 
 
 class Scale(Section):
@@ -16,7 +16,7 @@ class Scale(Section):
     """What this scale is for."""
     stand_in: bool = False
     """Use embedded stand-in data instead of the official sets. The scorecard gives no verdicts on such results."""
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: Seeds = (0,)
     """Seeds; each variant is trained once with each seed."""
     datasets: dict[Name, Name] = {}
     """Data sets to replace by another of the same shape, e.g. `affnist: affnist-generated`."""
@@ -31,7 +31,7 @@ class Config(Section):
     """How much to run: `smoke`, `desk`, `paper`, or any other file in `config/scales/`."""
     papers: tuple[Name, ...] | None = Field(None, min_length=1)
     """Papers to regenerate, e.g. `[sparse, experts]`. null: every folder of `src/recaps/papers/`."""
-    seeds: tuple[int, ...] | None = None
+    seeds: Seeds | None = None
     """Seeds to use instead of the scale's seeds."""
     datasets: dict[Name, Name] = {}
     """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`. They override the scale's."""

@@ -53,6 +53,5 @@ class ConvNet(Model):
 
 
 def build(options: ConvNetOptions, image_shape: tuple[int, int, int], classes: int) -> ConvNet:
-    if options.classes != classes:
-        raise UserError(f"model.classes: {options.classes}, but the data has {classes} classes")
+    options.check_classes(classes)
     return ConvNet(options, image_shape)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from recaps.config.families import ModelOptions
+from recaps.errors import UserError
 from recaps.nn.routing import registry
 
 VoteRouting: Any = registry.settings("VoteRouting")
@@ -61,8 +62,18 @@ class RoutedNetwork(Network):
         return [*super().modules, registry.module(self.routing)]
 
 
-class Supervised(Network):
+class ClassCapsules(Network):
     """A network with one capsule per class."""
+
+    def check_classes(self, classes: int) -> None:
+        if self.capsules != classes:
+            raise UserError(
+                f"model.capsules: {self.capsules}, but the data has {classes} classes; set one capsule per class"
+            )
+
+
+class Supervised(ClassCapsules):
+    """A network with one capsule per class, trained by margin loss."""
 
     loss_scale: Literal["released", "paper"] = "released"
     """Reading. `paper`: the margin loss is a sum over classes, as printed. `released`: half of its mean over classes,
@@ -84,6 +95,10 @@ class ConvNetOptions(ModelOptions):
     """Width of the hidden layer."""
     classes: int = Field(10, ge=2)
     """Number of classes."""
+
+    def check_classes(self, classes: int) -> None:
+        if self.classes != classes:
+            raise UserError(f"model.classes: {self.classes}, but the data has {classes} classes")
 
 
 class SupCapsOptions(Supervised, RoutedNetwork):

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from recaps.errors import UserError
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
 from recaps.models.options import SupCapsOptions, Supervised
@@ -79,12 +78,6 @@ class SupCaps(CapsuleNetwork):
         return latents
 
 
-def check_classes(capsules: int, classes: int) -> None:
-    """Raise UserError unless the network has one capsule per class."""
-    if capsules != classes:
-        raise UserError(f"model.capsules: {capsules}, but the data has {classes} classes; set one capsule per class")
-
-
 def build(options: SupCapsOptions, image_shape: tuple[int, int, int], classes: int) -> SupCaps:
-    check_classes(options.capsules, classes)
+    options.check_classes(classes)
     return SupCaps(options, image_shape)

@@ -70,8 +70,10 @@ class Plan:
         self.results = project.config.results
         self.data = project.config.data
         self.files = Layout(Path(self.results, self.scale))
+        self._check_folders()
         self._check_papers()
         self._check_sets()
+        self._check_classes()
 
     # Wildcards
 
@@ -422,6 +424,13 @@ class Plan:
 
     # Checks across files
 
+    def _check_folders(self) -> None:
+        """Refuse a folder that cannot be made because there is a file of this name."""
+        for key, folder in (("results", self.results), ("data", self.data)):
+            for path in (Path(folder), *Path(folder).parents):
+                if path.exists() and not path.is_dir():
+                    raise UserError(f"config: {key}: {path} is a file; name a folder")
+
     def _check_papers(self) -> None:
         """Refuse a paper with the name of a target, or without a file that its configuration needs."""
         for name, paper in self.project.papers.items():
@@ -437,11 +446,26 @@ class Plan:
     def _check_sets(self) -> None:
         """Refuse sets, splits and options that are not in the catalogue."""
         scale = f"config/scales/{self.scale}.yaml"
+        for name, other in {**self.project.scale.datasets, **self.project.config.datasets}.items():
+            shapes = [_at("config: datasets", _shape, each) for each in (name, other)]
+            if shapes[0] != shapes[1]:
+                raise UserError(
+                    f"config: datasets: '{other}' has {shapes[1]}, but '{name}' has {shapes[0]}; name a data set of the"
+                    " same shape"
+                )
         for name, options in self.project.scale.dataset_options.items():
             _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
         for paper, settings in self.project.papers.items():
             for name in sorted(settings.used_sets):
                 _at(self._own(paper, "paper.yaml"), catalogue.check_split, *self.project.resolve(name).split("/"))
+
+    def _check_classes(self) -> None:
+        """Refuse a model with another number of classes than its data."""
+        for paper, settings in self.project.papers.items():
+            for name, variant in settings.variants.items():
+                classes = catalogue.describe(self.project.resolve(variant.data).split("/")[0])["classes"]
+                where = f"{self._own(paper, 'paper.yaml')}: variants.{name}"
+                _at(where, variant.model.check_classes, classes)
 
 
 def _training(variant: Variant) -> dict[str, Any]:
@@ -463,10 +487,15 @@ def family(variant: Variant) -> list[str]:
     return modules
 
 
-def _at(where: str, check: Callable[..., Any], *arguments: Any) -> None:
+def _shape(name: str) -> str:
+    about = catalogue.describe(name)
+    return f"images of {about['channels']}x{about['height']}x{about['width']} in {about['classes']} classes"
+
+
+def _at(where: str, check: Callable[..., Any], *arguments: Any) -> Any:
     """Call `check`, and add to its UserError where the mistake is."""
     try:
-        check(*arguments)
+        return check(*arguments)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from recaps.config.training import Training
 from recaps.models.model import Batch, learning_rate
-from recaps.models.supcaps import SupCaps, check_classes
+from recaps.models.supcaps import SupCaps
 from recaps.nn.routing.interface import Routed
 from recaps.papers.discriminative.options import DiscriminativeOptions
 from recaps.papers.discriminative.routing import TwoWays, discriminative_routing, objective
@@ -106,5 +106,5 @@ class DiscriminativeCaps(SupCaps):
 
 
 def build(options: DiscriminativeOptions, image_shape: tuple[int, int, int], classes: int) -> DiscriminativeCaps:
-    check_classes(options.capsules, classes)
+    options.check_classes(classes)
     return DiscriminativeCaps(options, image_shape)

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork
-from recaps.models.supcaps import check_classes
 from recaps.nn.losses import margin_loss, right
 from recaps.workflow.templates.paper.options import ExampleOptions
 
@@ -34,5 +33,5 @@ class Example(CapsuleNetwork):
 
 
 def build(options: ExampleOptions, image_shape: tuple[int, int, int], classes: int) -> Example:
-    check_classes(options.capsules, classes)
+    options.check_classes(classes)
     return Example(options, image_shape)

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from recaps.models.options import RoutedNetwork
+from recaps.models.options import ClassCapsules, RoutedNetwork
 
 
-class ExampleOptions(RoutedNetwork):
+class ExampleOptions(ClassCapsules, RoutedNetwork):
     """A capsule per class, trained by margin loss."""
 
     module: ClassVar[str] = "recaps.workflow.templates.paper.model"

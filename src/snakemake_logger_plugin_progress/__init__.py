@@ -1,0 +1,139 @@
+"""`snakemake --logger progress`: one line with the share of the jobs that is done and an estimate of the time left.
+
+Messages about single jobs are left out, except errors. On a terminal the line is rewritten in place; elsewhere, as in a
+log of CI, a new line follows every twentieth of the jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from collections import defaultdict
+from typing import Any
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+#: Messages of these events go into the line instead.
+COUNTED = (LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.SHELLCMD)
+#: Lines where there is no terminal.
+LINES = 20
+
+
+class LogHandler(LogHandlerBase):
+    """Writes to the terminal in place of Snakemake's own handler, with its formatter."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = False
+    has_formatter = False
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        self._stream = sys.stdout if self.common_settings.stdout else sys.stderr
+        self._terminal = self._stream.isatty()
+        self._progress: Progress | None = None
+        self._shown = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._show(record)
+        except Exception:
+            self.handleError(record)
+
+    def _show(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if event == LogEvent.RUN_INFO:
+            stats: dict[str, int] = record.stats  # type: ignore[attr-defined]
+            self._progress = Progress({rule: n for rule, n in stats.items() if rule != "total"})
+        elif event in COUNTED:
+            self._count(record, event)
+        elif record.levelno > logging.INFO or self._progress is None or self._progress.complete:
+            self._print(self.format(record))
+
+    def _count(self, record: Any, event: LogEvent | None) -> None:
+        if self._progress is None:
+            return
+        if event == LogEvent.JOB_INFO:
+            self._progress.start(record.jobid, record.rule_name, record.rule_msg or record.rule_name, time.monotonic())
+        elif event == LogEvent.JOB_FINISHED:
+            self._progress.finish(record.job_id, time.monotonic())
+            lines = LINES * self._progress.done // self._progress.total
+            if not self._terminal and lines > self._shown:
+                self._shown = lines
+                self._print(self._progress.line(time.monotonic()))
+        if self._terminal:
+            self._stream.write(_CLEAR + self._progress.line(time.monotonic())[: shutil.get_terminal_size().columns - 1])
+            self._stream.write("\n" * self._progress.complete)
+            self._stream.flush()
+
+    def _print(self, text: str) -> None:
+        """Print text in place of the line."""
+        self._stream.write(f"{_CLEAR if self._terminal else ''}{text}\n" if text else "")
+        self._stream.flush()
+
+
+#: Moves to the start of the line and clears it.
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """The jobs that have started and finished, and an estimate of the time left."""
+
+    def __init__(self, jobs: dict[str, int]) -> None:
+        """Args: jobs: the number of jobs of each rule."""
+        self.total = sum(jobs.values())
+        self.done = 0
+        self._left = dict(jobs)
+        self._running: dict[int, tuple[str, str, float]] = {}
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._started: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.done >= self.total
+
+    def start(self, job: int, rule: str, message: str, now: float) -> None:
+        self._started = now if self._started is None else self._started
+        self._running[job] = rule, message, now
+
+    def finish(self, job: int, now: float) -> None:
+        rule, _, started = self._running.pop(job)
+        self._seconds[rule].append(now - started)
+        self._left[rule] -= 1
+        self.done += 1
+
+    def left(self, now: float) -> float | None:
+        """Return the estimated seconds left; None before the first job has finished.
+
+        A job is expected to take as long as the finished jobs of its rule took on average, or those of all rules if
+        none has finished. As many jobs run side by side as did so far.
+        """
+        every = [seconds for rule in self._seconds.values() for seconds in rule]
+        if not every or self._started is None:
+            return None
+        mean = {rule: sum(seconds) / len(seconds) for rule, seconds in self._seconds.items()}
+        usual = sum(every) / len(every)
+        work = sum(n * mean.get(rule, usual) for rule, n in self._left.items())
+        for rule, _, started in self._running.values():
+            work -= min(now - started, mean.get(rule, usual))
+        busy = sum(every) + sum(now - started for _, _, started in self._running.values())
+        return max(0.0, work) * max(now - self._started, 1e-9) / max(busy, 1e-9)
+
+    def line(self, now: float) -> str:
+        left = self.left(now)
+        shown = f"{100 * self.done // self.total:3d} %  {self.done} of {self.total} jobs"
+        passed = 0.0 if self._started is None else now - self._started
+        times = f"{_clock(passed)} so far" + ("" if left is None or self.complete else f", about {_clock(left)} left")
+        current = list(self._running.values())[-1:]
+        return "  ".join([shown, times, *(message for _, message, _ in current)])
+
+
+def _clock(seconds: float) -> str:
+    """Return minutes and seconds, or hours and minutes, as `2:07 min` or `1:05 h`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    return f"{minutes // 60}:{minutes % 60:02d} h"
