@@ -33,6 +33,7 @@ IMPORTS = (
     "sklearn.linear_model",
     "snakemake.iocontainers",
     "snakemake.logging",
+    "torch._dynamo",
 )
 #: The libraries under NumPy and PyTorch read these when they are imported.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -9,11 +9,14 @@ Routing*), similarity routing (section 4.1, eqs. 2-13 and 15) and connectionist 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from recaps.models.model import Batch, Model
+from recaps.nn import kernels
 from recaps.nn.fields import Fields, convolutional, everything
 from recaps.nn.losses import spread_loss
 from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
@@ -55,9 +58,10 @@ class MatrixCaps(Model):
         """Return the output capsules of every capsule layer."""
         poses, activations = self.primary(self.norm(self.conv(images).relu()))
         found: list[Consensus] = []
-        for layer in self.layers:
-            found.append(layer(poses, activations))
-            poses, activations = found[-1].poses.flatten(1, 2), found[-1].activations.flatten(1)
+        with nullcontext() if self.options.compiled else kernels.off():
+            for layer in self.layers:
+                found.append(layer(poses, activations))
+                poses, activations = found[-1].poses.flatten(1, 2), found[-1].activations.flatten(1)
         return found
 
     def class_scores(self, images: Tensor) -> Tensor:

@@ -42,6 +42,9 @@ class MatrixCapsOptions(ModelOptions):
     loss: Literal["spread", "cross_entropy"] = "spread"
     """Reading. The paper names no loss, and the author's code has both. EM routing requires `spread`, because its
     activations are probabilities."""
+    compiled: bool = True
+    """Use compiled kernels for the routing on a CPU. Each routing is compiled once on a machine, in about half a minute.
+    Small networks train faster without."""
 
     @model_validator(mode="before")
     @classmethod
