@@ -20,6 +20,8 @@ from snakemake_interface_logger_plugins.common import LogEvent
 COUNTED = (LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.SHELLCMD)
 #: Lines where there is no terminal.
 LINES = 20
+#: Starts of the messages at the end of a run. Others, such as "Select jobs to execute...", come with each job.
+LAST = ("Complete log", "Elapsed time")
 
 
 class LogHandler(LogHandlerBase):
@@ -50,8 +52,12 @@ class LogHandler(LogHandlerBase):
             self._progress = Progress({rule: n for rule, n in stats.items() if rule != "total"})
         elif event in COUNTED:
             self._count(record, event)
-        elif record.levelno > logging.INFO or self._progress is None or self._progress.complete:
-            self._print(self.format(record))
+        else:
+            if event == LogEvent.JOB_ERROR and self._progress:
+                self._progress.fail(record.jobid)  # type: ignore[attr-defined]
+            text = self.format(record)
+            if record.levelno > logging.INFO or self._progress is None or text.startswith(LAST):
+                self._print(text)
 
     def _count(self, record: Any, event: LogEvent | None) -> None:
         if self._progress is None:
@@ -104,6 +110,9 @@ class Progress:
         self._seconds[rule].append(now - started)
         self._left[rule] -= 1
         self.done += 1
+
+    def fail(self, job: int) -> None:
+        self._running.pop(job, None)
 
     def left(self, now: float) -> float | None:
         """Return the estimated seconds left; None before the first job has finished.

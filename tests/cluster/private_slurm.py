@@ -151,7 +151,7 @@ class Slurm:
     def state(self, job: int) -> str:
         return self.details(job)["JobState"]
 
-    def wait(self, job: int, states: Collection[str] = ENDED, seconds: float = 60) -> str:
+    def wait(self, job: int, states: Collection[str] = ENDED, seconds: float = 300) -> str:
         """Wait until the job is in one of these states, and return the state."""
         states = {states} if isinstance(states, str) else states
         self.until(lambda: self.state(job) in states, seconds, f"job {job} to be {' or '.join(sorted(states))}")

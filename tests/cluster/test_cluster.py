@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from private_slurm import Slurm
 
@@ -15,37 +17,40 @@ def test_exit_code(slurm: Slurm) -> None:
 
 
 def test_two_gpu_jobs_get_two_devices(slurm: Slurm) -> None:
-    script = "echo device $CUDA_VISIBLE_DEVICES; sleep 60"
+    script = "echo device $CUDA_VISIBLE_DEVICES; sleep 1000"
     jobs = [slurm.submit(script, gpus=1, nodelist="node1") for _ in range(3)]
     for job in jobs[:2]:
-        slurm.until(lambda job=job: "device" in slurm.output(job), 30, "the jobs to start")
+        slurm.until(lambda job=job: "device" in slurm.output(job), 300, "the jobs to start")
     assert sorted(slurm.output(job).split()[1] for job in jobs[:2]) == ["0", "1"]
     assert slurm.state(jobs[2]) == "PENDING", "there is no third GPU"
     slurm.cancel(jobs[0])
-    slurm.until(lambda: "device" in slurm.output(jobs[2]), 30, "the third job to start")
+    slurm.until(lambda: "device" in slurm.output(jobs[2]), 300, "the third job to start")
     assert slurm.output(jobs[2]) == slurm.output(jobs[0]).splitlines(keepends=True)[0]
     for job in jobs[1:]:
         slurm.cancel(job)
 
 
 def test_cancel(slurm: Slurm) -> None:
-    running = slurm.submit("trap 'echo ended; exit 1' TERM; echo started; sleep 60 & wait")
+    running = slurm.submit("trap 'echo ended; exit 1' TERM; echo started; sleep 1000 & wait")
     waiting = slurm.submit("echo started", begin="now+1hour")
-    slurm.until(lambda: "started" in slurm.output(running), 30, "the job to start")
+    slurm.until(lambda: "started" in slurm.output(running), 300, "the job to start")
     for job in (running, waiting):
         slurm.cancel(job)
         assert slurm.wait(job) == "CANCELLED"
     assert "started" not in slurm.output(waiting)
 
 
-def test_jobs_outlive_the_controller(slurm: Slurm) -> None:
-    running = slurm.submit("echo started; sleep 3; echo done")
+def test_jobs_outlive_the_controller(slurm: Slurm, tmp_path: Path) -> None:
+    """The job goes on when it sees a file, which is there once the controller is away."""
+    running = slurm.submit(f"echo started; until [ -e {tmp_path}/away ]; do sleep 0.2; done; echo done")
     waiting = slurm.submit("true", begin="now+5")
-    slurm.until(lambda: "started" in slurm.output(running), 30, "the job to start")
+    slurm.until(lambda: "started" in slurm.output(running), 300, "the job to start")
     slurm.stop_controller()
     try:
         with pytest.raises(RuntimeError, match="Unable to contact slurm controller"):
             slurm.submit("true")
+        (tmp_path / "away").touch()
+        slurm.until(lambda: "done" in slurm.output(running), 300, "the job to go on")
     finally:
         slurm.start_controller()
     assert slurm.wait(running) == slurm.wait(waiting) == "COMPLETED"

@@ -101,7 +101,7 @@ def test_snakemake_is_killed_and_started_again(trainings: Trainings) -> None:
     for holder in holders:
         os.kill(int(holder["pid"]), signal.SIGSTOP)
     faults.kill_snakemake(trainings, 0, random.Random(0))
-    trainings.slurm.until(lambda: trainings.told().count("of an earlier start") == 2, 60, "the trainings to be seen")
+    trainings.slurm.until(lambda: trainings.told().count("of an earlier start") == 2, 300, "the trainings to be seen")
     for holder in holders:
         os.kill(int(holder["pid"]), signal.SIGCONT)
     assert trainings.finish() == 0, trainings.told()

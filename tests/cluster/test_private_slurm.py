@@ -27,7 +27,7 @@ from private_slurm import private_slurm
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with private_slurm() as slurm:
     job = slurm.submit("setsid sleep 1000 & echo started; sleep 1000")
-    slurm.until(lambda: "started" in slurm.output(job), 30, "the job to start")
+    slurm.until(lambda: "started" in slurm.output(job), 300, "the job to start")
     print(slurm.folder, flush=True)
     sys.stdin.read()
 """
@@ -72,8 +72,8 @@ def _end(session: subprocess.Popen[str], end: str, before: set[str]) -> None:
         session.stdin.close()
     else:
         session.send_signal({"interrupt": signal.SIGINT, "kill": signal.SIGKILL}[end])
-    session.wait(30)
-    deadline = time.monotonic() + 20
+    session.wait(300)
+    deadline = time.monotonic() + 300
     while _traces() != before and end == "kill" and time.monotonic() < deadline:
         time.sleep(0.2)
     assert _traces() == before

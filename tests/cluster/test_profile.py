@@ -46,7 +46,7 @@ def test_the_profile_and_a_sites_own_file(slurm: Slurm, root: Path, tmp_path: Pa
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{slurm.queue()}\n{slurm.tails()}"

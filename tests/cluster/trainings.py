@@ -103,7 +103,7 @@ class Trainings:
                 start_new_session=True,
             )
 
-    def finish(self, seconds: float = 400) -> int:
+    def finish(self, seconds: float = 1500) -> int:
         """Wait for Snakemake to end; return its exit status."""
         assert self.main
         try:
@@ -175,7 +175,7 @@ class Trainings:
         except (FileNotFoundError, ValueError):
             return {}
 
-    def reaches(self, seed: int, step: int, seconds: float = 240) -> bool:
+    def reaches(self, seed: int, step: int, seconds: float = 900) -> bool:
         """Wait until a run has trained for this many steps; return whether it reached them before its end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not (self.run(seed) / "record.json").exists():
@@ -257,14 +257,14 @@ def shorten(trainings: Trainings, seed: int, chance: random.Random) -> None:
     process = Path(f"/proc/{holder['pid']}")
     os.kill(int(holder["pid"]), signal.SIGSTOP)
     trainings.slurm.run("scontrol", "update", f"JobId={holder['job']}", "TimeLimit=2")
-    trainings.slurm.until(lambda: not process.exists(), 120, "the warning")
+    trainings.slurm.until(lambda: not process.exists(), 600, "the warning")
 
 
 def preempt(trainings: Trainings, seed: int, chance: random.Random) -> None:
     """Preempted"""
     node = trainings.slurm.details(int(trainings.lease(seed)["job"]))["NodeList"]
     urgent = trainings.slurm.submit("true", partition="urgent", exclusive=True, nodelist=node)
-    trainings.slurm.wait(urgent, seconds=120)
+    trainings.slurm.wait(urgent)
 
 
 def silence(trainings: Trainings, seed: int, chance: random.Random) -> None:
@@ -287,7 +287,7 @@ def kill_node(trainings: Trainings, seed: int, chance: random.Random) -> None:
     assert node in NODES
     trainings.slurm.kill_node(node)
     try:
-        trainings.slurm.until(lambda: "DOWN" in trainings.slurm.node(node), 90, f"{node} to be missed")
+        trainings.slurm.until(lambda: "DOWN" in trainings.slurm.node(node), 300, f"{node} to be missed")
     finally:
         trainings.slurm.start_node(node)
 
@@ -305,11 +305,14 @@ def kill_snakemake(trainings: Trainings, seed: int, chance: random.Random) -> No
 def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
     """Disk full, and freed again"""
     filler = trainings.results.parent / "filler"
-    # Several checkpoints are due in this time; what one that fails gives back is taken as well.
-    deadline = time.monotonic() + chance.uniform(1, 2)
+    # Until several checkpoints have failed, or the run ends. What a failed one gives back is taken as well.
+    failures = chance.randint(2, 4)
+    deadline = time.monotonic() + 300
     try:
         with filler.open("wb", buffering=0) as file:
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline and trainings.lease(seed):
+                if trainings.log(seed).read_text(errors="replace").count("no checkpoint of step") >= failures:
+                    break
                 try:
                     file.write(bytes(1 << 16))
                 except OSError:

@@ -77,7 +77,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "server.log").open("wb") as log:
         server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while socket.socket().connect_ex(("127.0.0.1", port)):
             if server.poll() is not None or time.monotonic() > deadline:
                 pytest.fail((tmp_path / "server.log").read_text())

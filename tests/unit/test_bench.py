@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,26 @@ from recaps.papers.sparse.options import SparseCapsOptions
 pytestmark = pytest.mark.unit
 
 CONFIG = str(Path(__file__).parents[2] / "config")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time models in this process, without the peak of matrix products."""
+
+    class Here:
+        def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+        def __enter__(self) -> Here:
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def submit(self, function: Callable[..., Any], *arguments: Any) -> Here:
+            self.result = lambda: function(*arguments)
+            return self
+
+    monkeypatch.setattr(bench, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(bench, "matmul_peak", lambda *arguments: 1e9)
 
 
 def test_operations_are_those_of_the_equations() -> None:
@@ -55,6 +77,7 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(row[6]) == 1
 
 
+@pytest.mark.usefixtures("quick")
 def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--papers", "discriminative", "--steps", "1", "--only"]
     assert bench.main([*command, "multimnist-l2", "mnist-l2-fc", "fashion-l2-fc"]) == 0
@@ -68,6 +91,7 @@ def test_a_misspelt_variant_is_reported_in_one_line(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "recaps: --only: no variant 'supcap' (did you mean 'supcaps'?)\n"
 
 
+@pytest.mark.usefixtures("quick")
 def test_models_of_unavailable_sets_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The images are random."""
     shutil.copytree(CONFIG, tmp_path / "config")
@@ -77,6 +101,7 @@ def test_models_of_unavailable_sets_are_timed_too(tmp_path: Path, capsys: pytest
     assert "discriminative/cifar-l1-fc" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("quick")
 def test_times_are_kept_by_device_and_step(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
     file.write_text('{"GPU": {"other": {"seconds": 1.0}}}')
@@ -104,6 +129,7 @@ def test_variants_with_equal_steps_share_a_time() -> None:
     assert len(others | {own}) == 4
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_step_is_also_timed_without_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--only", "mnist-em"]
     assert bench.main([*command, "--plain"]) == 0

@@ -43,8 +43,8 @@ class MatrixCapsOptions(ModelOptions):
     """Reading. The paper names no loss, and the author's code has both. EM routing requires `spread`, because its
     activations are probabilities."""
     compiled: bool = True
-    """Use compiled kernels for the routing on a CPU. Each routing is compiled once on a machine, in about half a minute.
-    Small networks train faster without."""
+    """Use compiled kernels for the routing on a CPU. A machine compiles each routing once, in half a minute. Small
+    networks train faster without kernels."""
 
     @model_validator(mode="before")
     @classmethod
