@@ -105,9 +105,10 @@ compare: environment ## Compare your own results with the published ones (make c
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
 
 rulegraph: environment ## Draw the graph of the rules, docs/rulegraph.svg (needs graphviz)
-	@$(BIN)/snakemake --rulegraph dot --config scale=desk -- report 2>/dev/null | tred \
-		| sed 's/color = "[^"]*"/color = "#57606a"/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
-		| dot -Tsvg > docs/rulegraph.svg
+	@$(BIN)/snakemake --rulegraph dot --config scale=desk 'papers=[sparse, discriminative]' -- report 2>/dev/null \
+		| awk '/_of_sparse/ { split($$1, id, "["); drop[id[1]] } /->/ && ($$1 in drop || $$3 in drop) || /_of_sparse/ { next } 1' \
+		| sed 's/_of_discriminative//; s/color = "[^"]*"/color = "#57606a"/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
+		| tred | dot -Tsvg > docs/rulegraph.svg
 
 lock: environment ## Pin the installed packages (after a change in pyproject.toml and pip install -e .[dev])
 	@$(BIN)/python envs/lock.py --fix

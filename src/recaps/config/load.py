@@ -21,6 +21,9 @@ from recaps.io import short
 
 Model = TypeVar("Model", bound=BaseModel)
 
+#: The safe loader in C, ten times as fast, where PyYAML was built with it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 class Project(Section):
     """The whole configuration: the user's settings, the scale, and the chosen papers with all changes merged in."""
@@ -131,7 +134,7 @@ def merge(base: Any, change: Any) -> Any:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        values = yaml.load(Path(file).read_text(encoding="utf-8"), Loader=_LOADER)
     except FileNotFoundError as error:
         raise UserError(f"{short(file)}: no such file") from error
     except yaml.YAMLError as error:
