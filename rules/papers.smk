@@ -49,9 +49,9 @@ for paper, settings in plan.project.papers.items():
                 text=[file for name in settings.tables for file in plan.files.table(paper, name)[1:]],
             log:
                 plan.files.log(f"draw_tables/{paper}"),
+            localrule: True
             conda:
                 "../envs/recaps.yaml"
-            localrule: True
             params:
                 **plan.drawing(paper, "tables"),
             message:
@@ -71,9 +71,9 @@ for paper, settings in plan.project.papers.items():
                 other=[file for name in settings.figures for file in plan.files.figure(paper, name)[::2]],
             log:
                 plan.files.log(f"draw_figures/{paper}"),
+            localrule: True
             conda:
                 "../envs/recaps.yaml"
-            localrule: True
             params:
                 **plan.drawing(paper, "figures"),
             message:
