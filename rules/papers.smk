@@ -24,17 +24,6 @@ rule collect_metrics:
         "../workflow/scripts/stage.py"
 
 
-def in_report(file, paper, category, name):
-    """Mark a table or figure for Snakemake's own report."""
-    return report(
-        file,
-        caption="../workflow/report/output.rst",
-        category=category,
-        subcategory=paper,
-        labels={"name": name, "scale": plan.scale},
-    )
-
-
 # A rule for each paper, because the tables and figures of each have other names.
 for paper, settings in plan.project.papers.items():
     if settings.tables:
@@ -45,7 +34,16 @@ for paper, settings in plan.project.papers.items():
             input:
                 plan.shown(paper, settings.tables.values()),
             output:
-                csv=[in_report(plan.files.table(paper, name)[0], paper, "Tables", name) for name in settings.tables],
+                csv=[
+                    report(
+                        plan.files.table(paper, name)[0],
+                        caption="../workflow/report/output.rst",
+                        category="Tables",
+                        subcategory=paper,
+                        labels={"name": name, "scale": plan.scale},
+                    )
+                    for name in settings.tables
+                ],
                 text=[file for name in settings.tables for file in plan.files.table(paper, name)[1:]],
             log:
                 plan.files.log(f"draw_tables/{paper}"),
@@ -67,7 +65,16 @@ for paper, settings in plan.project.papers.items():
             input:
                 plan.shown(paper, settings.figures.values()),
             output:
-                png=[in_report(plan.files.figure(paper, name)[1], paper, "Figures", name) for name in settings.figures],
+                png=[
+                    report(
+                        plan.files.figure(paper, name)[1],
+                        caption="../workflow/report/output.rst",
+                        category="Figures",
+                        subcategory=paper,
+                        labels={"name": name, "scale": plan.scale},
+                    )
+                    for name in settings.figures
+                ],
                 other=[file for name in settings.figures for file in plan.files.figure(paper, name)[::2]],
             log:
                 plan.files.log(f"draw_figures/{paper}"),

@@ -41,11 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Side by side (`--numprocesses 2`) go files, but not two on a Slurm, nor two that share the finished workflow."""
+    """Side by side go files, but not two on a Slurm, nor two that share a project with DVC."""
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            together = ("tests/cluster", "tests/workflow", "tests/dvc")
+            together = ("tests/cluster", "tests/dvc")
             return next((folder for folder in together if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
     return ByFile(config, log)

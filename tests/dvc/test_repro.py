@@ -88,7 +88,8 @@ def test_changed_figures_are_drawn_and_nothing_else(project: Repository) -> None
         stages, output = project.repro()
         assert "papers" in stages
         rules = set(re.findall(r"\(Rule: (\w+)\)", output))
-        assert rules == {"draw_figures_of_sparse", "build_report", *TARGETS, "all"} - {"data"}
+        # The change draws the same figures, so DVC finds nothing to do for the report.
+        assert rules == {"draw_figures_of_sparse", "papers"}
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,12 @@ def test_kernels_import_no_layer_that_calls_them() -> None:
 
 # The cache of machine code
 
-#: Prints a digest of all results and gradients of the three routings, and PyTorch's number of threads.
+#: Prints a digest of all results and gradients of a routing, and PyTorch's number of threads. The kernels of similarity
+#: routing take the least time to compile; all kernels share the cache.
 PROGRAM = """
 import hashlib
 import torch
 from recaps.nn.fields import convolutional
-from recaps.nn.routing.connectionist import ConnectionistRouting
-from recaps.nn.routing.em import EMRouting
 from recaps.nn.routing.similarity import SimilarityRouting
 
 torch.set_num_threads(2)
@@ -68,16 +67,12 @@ torch.manual_seed(0)
 fields = convolutional(4, 4, 2, kernel=3, stride=1)
 given = [torch.rand(*shape).requires_grad_() for shape in ((3, 32, 16), (3, 32), (18, 5, 4, 4))]
 state = hashlib.sha256()
-for route in (
-    EMRouting(5, 0, False, final_temperature=1.0),
-    SimilarityRouting(5, 2, False, class_scale=1.0),
-    ConnectionistRouting(5, 1, False, lstm_units=8),
-):
-    out = route(*given, fields)
-    total = out.poses.square().sum() + out.activations.square().sum()
-    gradients = torch.autograd.grad(total, [*given, *route.parameters()], materialize_grads=True)
-    for each in (*out, *gradients):
-        state.update(each.detach().numpy().tobytes())
+route = SimilarityRouting(5, 2, False, class_scale=1.0)
+out = route(*given, fields)
+total = out.poses.square().sum() + out.activations.square().sum()
+gradients = torch.autograd.grad(total, [*given, *route.parameters()], materialize_grads=True)
+for each in (*out, *gradients):
+    state.update(each.detach().numpy().tobytes())
 print(state.hexdigest(), torch.get_num_threads())
 """
 
@@ -106,7 +101,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 def test_a_process_that_compiles_and_one_that_loads_give_the_same_bits(runs: list[Run]) -> None:
     assert runs[0].result == runs[1].result
-    assert len([file for file in runs[0].files if file.suffix == ".nbc"]) == 6, "forward and backward of three routings"
+    assert len([file for file in runs[0].files if file.suffix == ".nbc"]) == 2, "forward and backward"
     assert runs[0].files == runs[1].files, "the second compiles nothing"
 
 

@@ -196,7 +196,7 @@ def test_a_head_that_is_added_fits_that_head_alone(finished: Clone) -> None:
 def test_a_set_that_is_added_trains_nothing(finished: Clone) -> None:
     """Latents that are there stay, and so do the results of all heads."""
     run = finished.folder / "results/smoke/runs/sparse/dense-28/seed-0"
-    override = "overrides={sparse: {variants: {dense-28: {latents: {mnist/train: null, mnist/test: 50}}}}}"
+    override = "overrides={sparse: {variants: {dense-28: {latents: {mnist-rotated/test: 50}}}}}"
     known = npz.read(run / "latents.npz", part="mnist/train")
     done = finished.snakemake(
         *SMOKE, "--config", "scale=smoke", override, "--", str((run / "heads.json").relative_to(finished.folder))
@@ -206,7 +206,7 @@ def test_a_set_that_is_added_trains_nothing(finished: Clone) -> None:
     made = npz.read(run / "latents.npz", part="mnist/train")
     assert made.keys() == known.keys()
     assert all(np.array_equal(made[name], known[name]) for name in known)
-    assert len(npz.read(run / "latents.npz", part="mnist/test")["labels"]) == 50
+    assert len(npz.read(run / "latents.npz", part="mnist-rotated/test")["labels"]) == 50
     assert finished.snakemake(*SMOKE).status == 0
     assert finished.plan() == NOTHING
 

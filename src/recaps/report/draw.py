@@ -21,6 +21,8 @@ from recaps.errors import UserError, nearest
 from recaps.report.results import Results
 
 STAND_IN = "stand-in data: not a result"
+#: Formats of a figure, besides its data.
+PICTURES = ("pdf", "png")
 _STYLE = Path(__file__).with_name("recaps.mplstyle")
 
 
@@ -40,7 +42,7 @@ def figure(name: str, results: Results, folder: Path) -> None:
         drawing, data = _function(results.name, "figures", name)(results)
         if results.stand_in:
             _warn(drawing)
-        for ending in ("pdf", "png"):
+        for ending in PICTURES:
             _save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
     io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))

@@ -129,7 +129,9 @@ def test_the_layers_have_the_sizes_of_table_1(shape: tuple[int, int, int], sides
     ],
 )
 def test_every_routing_learns(routing: str, options: dict[str, Any]) -> None:
-    net = model((1, 20, 20), 4, routing=routing, **{"conv_channels": 8, "types": (2, 4, 4), **options})
+    net = model(
+        (1, 20, 20), 4, routing=routing, **{"conv_channels": 8, "types": (2, 4, 4), "compiled": False, **options}
+    )
     net.configure(Training(learning_rate=3e-3 if routing == "em" else 1e-2, steps=80))
     images = torch.zeros(8, 1, 20, 20)
     for k in range(8):
