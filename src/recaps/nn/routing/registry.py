@@ -111,7 +111,14 @@ def _settings(name: str, node: ast.ClassDef) -> type[Section]:
         value = ... if default is None else ast.literal_eval(default)
         kind = eval(ast.unparse(argument.annotation), words)
         fields[argument.arg] = (kind, Field(value, description=meanings.get(argument.arg, "")))
-    made: type[Section] = create_model(f"{node.name}Settings", __base__=Section, __doc__=text.split("\n")[0], **fields)
+    made: type[Section] = create_model(
+        f"{node.name}Settings",
+        __base__=Section,
+        __doc__=text.split("\n")[0],
+        # Pydantic would look for the source of these fields, which takes longer than all the rest.
+        __cls_kwargs__={"use_attribute_docstrings": False},
+        **fields,
+    )
     return made
 
 
