@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from clones import Clone, copy
 from private_slurm import NODES, Slurm
 
@@ -193,7 +194,7 @@ class Trainings:
         def strike(seed: int) -> bool:
             fault, step = struck[seed]
             if self.reaches(seed, step):
-                with suppress(KeyError, ProcessLookupError):  # it has come to its end in between
+                with suppress(KeyError, ProcessLookupError, psutil.NoSuchProcess):  # it has come to its end in between
                     fault(self, seed, chances[seed])
                     return True
             return False
@@ -305,14 +306,13 @@ def kill_snakemake(trainings: Trainings, seed: int, chance: random.Random) -> No
 def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
     """Disk full, and freed again"""
     filler = trainings.results.parent / "filler"
-    # Until several checkpoints have failed, or the run ends. What a failed one gives back is taken as well.
-    failures = chance.randint(2, 4)
-    deadline = time.monotonic() + 300
+    # Several checkpoints are due in this time, which is the training's own: the machine may be busy. What a checkpoint
+    # that fails gives back is taken as well.
+    training = psutil.Process(int(trainings.lease(seed)["pid"]))
+    end = sum(training.cpu_times()[:2]) + chance.uniform(1, 2)
     try:
         with filler.open("wb", buffering=0) as file:
-            while time.monotonic() < deadline and trainings.lease(seed):
-                if trainings.log(seed).read_text(errors="replace").count("no checkpoint of step") >= failures:
-                    break
+            while sum(training.cpu_times()[:2]) < end:
                 try:
                     file.write(bytes(1 << 16))
                 except OSError:
