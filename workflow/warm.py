@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from snakemake.script import PythonScript
@@ -62,7 +63,8 @@ def attend() -> None:
 class Server:
     """The process that jobs fork from. It starts with the first job and ends with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[str] = IMPORTS) -> None:
+        self.imports = imports
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
 
@@ -71,25 +73,25 @@ class Server:
         ours, theirs = socket.socketpair()
         with ours:
             with self._lock, theirs:
-                self._requests = self._requests or _start()
+                self._requests = self._requests or _start(self.imports)
                 socket.send_fds(self._requests, [script.encode()], [theirs.fileno()])
             # The job's end of the pair is closed when the job ends, however it ends.
             return (ours.recv(1) or bytes([KILLED]))[0]
 
 
-def _start() -> socket.socket:
+def _start(imports: Sequence[str]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno()), *imports]
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **ONE_THREAD}
         )
     return ours
 
 
-def serve(requests: socket.socket) -> None:
+def serve(requests: socket.socket, imports: Sequence[str]) -> None:
     """Fork once for each request, until the other end is closed."""
-    for name in IMPORTS:
+    for name in imports:
         importlib.import_module(name)
     # The garbage collector of a job then leaves these objects alone, and their memory stays shared.
     gc.freeze()
@@ -117,6 +119,8 @@ def _run(script: str) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
@@ -129,4 +133,4 @@ def _run(script: str) -> int:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

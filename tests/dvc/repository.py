@@ -22,17 +22,21 @@ class Repository(Clone):
 
     def run(self, *command: str, status: int = 0, environment: Mapping[str, str] | None = None) -> Done:
         """Run a command, and check that it ends with `status`."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment() | dict(environment or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == status, f"{' '.join(command)}\n{done.stdout[-6000:]}"
-        return Done(done.returncode, done.stdout)
+        if command[0] == "snakemake":
+            done = self.snakemake(*command[1:])
+        else:
+            ended = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=self.environment() | dict(environment or {}),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            done = Done(ended.returncode, ended.stdout)
+        assert done.status == status, f"{' '.join(command)}\n{done.output[-6000:]}"
+        return done
 
     def environment(self) -> dict[str, str]:
         bin = str(Path(sys.executable).parent)

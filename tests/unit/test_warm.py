@@ -52,6 +52,12 @@ def test_the_exit_status_is_the_scripts(server: warm.Server, script: Any, text: 
     assert server.run(script(text)) == status
 
 
+def test_a_message_in_place_of_a_status_is_printed(capfd: pytest.CaptureFixture[str], script: Any) -> None:
+    server = warm.Server(())
+    assert server.run(script("import sys; sys.exit('what went wrong')")) == 1
+    assert capfd.readouterr().err == "what went wrong\n"
+
+
 def test_a_script_sees_what_it_would_see_by_itself(server: warm.Server, script: Any, tmp_path: Path) -> None:
     text = f"""
 import atexit, os, subprocess, sys
