@@ -48,7 +48,7 @@ $(STAMP): envs/requirements.lock pyproject.toml
 	@touch $@
 
 demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html (VERBOSE=1: each job)
-	@$(BIN)/snakemake --profile profiles/smoke $(if $(VERBOSE),,--logger progress --show-failed-logs)
+	@PYTHONPATH=workflow $(BIN)/snakemake --profile profiles/smoke $(if $(VERBOSE),,--logger progress --show-failed-logs)
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 

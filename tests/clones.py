@@ -22,7 +22,6 @@ os.chdir("{0}")
 os.environ.clear()
 os.environ.update({1})
 sys.path[:0] = [os.getcwd(), *os.environ["PYTHONPATH"].split(os.pathsep)]
-sys.dont_write_bytecode = False
 terminal = os.open("{2}", os.O_WRONLY | os.O_CREAT)
 os.dup2(terminal, 1)
 os.dup2(terminal, 2)

@@ -58,7 +58,7 @@ def test_every_import_is_a_direct_requirement(lock: ModuleType, root: Path) -> N
 
 def test_the_library_knows_nothing_of_snakemake(root: Path) -> None:
     knowing = [
-        file for file in (root / "src/recaps").rglob("*.py") for name in _imported(file) if name.startswith("snakemake")
+        file for file in (root / "src").rglob("*.py") for name in _imported(file) if name.startswith("snakemake")
     ]
     assert knowing == []
 

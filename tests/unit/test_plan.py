@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import recaps
 from recaps.config.load import load
 from recaps.errors import UserError
+from recaps.workflow.fingerprint import Code
 from recaps.workflow.layout import DATASET_FILES, RUN_FILES
 from recaps.workflow.plan import Plan, growing, start
 
@@ -158,6 +160,8 @@ def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
 
 def test_a_probe_is_no_reason_to_extract_latents_again(plan: Any) -> None:
     """The code of a paper's probes counts for the probes only."""
+    closure = Code(Path(recaps.__file__).parent).closure(["recaps.evaluation.reading"])
+    assert {"recaps.training.run", "recaps.evaluation.latents", "recaps.evaluation.probes"} <= closure
     codes = plan().reading_codes(wildcards())
     assert codes["latents"] == plan(**dense(probes={})).reading_codes(wildcards())["latents"]
     assert codes["probes"] != plan(**dense(probes={})).reading_codes(wildcards())["probes"]

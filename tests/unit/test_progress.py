@@ -80,7 +80,7 @@ def events() -> list[dict[str, Any]]:
 
 def shown(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sys.stderr", stream)
-    handler = LogHandler(SimpleNamespace(stdout=False), None)  # type: ignore[arg-type]
+    handler = LogHandler(SimpleNamespace(stdout=False, dryrun=False), None)  # type: ignore[arg-type]
     for each in events():
         values = dict(each)
         record = logging.LogRecord("", values.pop("level", logging.INFO), "", 0, values.pop("msg"), None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 import warm
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.script import PythonScript
 
 pytestmark = [pytest.mark.unit, pytest.mark.skipif(sys.platform != "linux", reason="jobs start warm on Linux only")]
@@ -101,6 +103,12 @@ def test_the_server_ends_with_the_process_that_started_it(script: Any, tmp_path:
     while left := [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and _is_server(p)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def test_the_scheduler_has_the_limit_that_the_snakefile_lifts() -> None:
+    source = inspect.getsource(JobScheduler)
+    assert "self.job_rate_limiter is None" in source
+    assert "_schedule_reevalutation(self.job_rate_limiter.timespan)" in source
 
 
 def _is_server(process: psutil.Process) -> bool:

@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from recaps import io
 from recaps.errors import UserError, nearest
 from recaps.report.results import Results
+from recaps.workflow.layout import FIGURE_FORMATS
 
 STAND_IN = "stand-in data: not a result"
 #: Formats of a figure, besides its data.
-PICTURES = ("pdf", "png")
+*PICTURES, _ = FIGURE_FORMATS
 _STYLE = Path(__file__).with_name("recaps.mplstyle")
 
 

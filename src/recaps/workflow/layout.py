@@ -41,12 +41,8 @@ class Layout:
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
-        """Return the folder of a run's checkpoints. `key` identifies settings, code and data."""
+        """Return the folder of a run's checkpoints. `key` identifies settings, code and data, or is `heads`."""
         return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / key
-
-    def kept_heads(self, paper: str, variant: str, seed: int | str) -> Path:
-        """Return the folder of a run's finished heads, which an interrupted job continues from."""
-        return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / "heads"
 
     def paper(self, paper: str = "{paper}") -> Path:
         """Return the folder of a paper's tables, figures, metrics and timings."""

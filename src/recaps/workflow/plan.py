@@ -286,7 +286,7 @@ class Plan:
 
     def kept_heads(self, wildcards: Any) -> str:
         """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
-        return str(self.files.kept_heads(wildcards.paper, wildcards.variant, wildcards.seed))
+        return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, "heads"))
 
     def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
@@ -367,9 +367,11 @@ class Plan:
     def reading_codes(self, wildcards: Any) -> dict[str, str]:
         """Return the fingerprints of the code that computes latents, and of the code that computes probes."""
         variant = self._variant(wildcards)
-        latents = ["recaps.evaluation.latents", *family(variant)]
-        probes = ["recaps.evaluation.probes", *family(variant), *_probes(wildcards.paper, variant)]
-        return {"latents": fingerprint(latents), "probes": fingerprint(probes)}
+        latents = ["recaps.evaluation.reading", *family(variant)]
+        return {
+            "latents": fingerprint(latents),
+            "probes": fingerprint([*latents, *_probes(wildcards.paper, variant)]),
+        }
 
     def timing_code(self, wildcards: Any) -> str:
         """Like `code`, with the families of all models that are timed."""

@@ -1,4 +1,6 @@
-"""`snakemake --logger progress`: one line with the share of the jobs that is done and an estimate of the time left.
+"""One line with the share of the jobs that is done and an estimate of the time left.
+
+Use it as `PYTHONPATH=workflow snakemake --logger progress`.
 
 Messages about single jobs are left out, except errors. On a terminal the line is rewritten in place; elsewhere, as in a
 log of CI, a new line follows every twentieth of the jobs.
@@ -47,7 +49,9 @@ class LogHandler(LogHandlerBase):
 
     def _show(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
-        if event == LogEvent.RUN_INFO:
+        if self.common_settings.dryrun:
+            self._print(self.format(record))
+        elif event == LogEvent.RUN_INFO:
             stats: dict[str, int] = record.stats  # type: ignore[attr-defined]
             self._progress = Progress({rule: n for rule, n in stats.items() if rule != "total"})
         elif event in COUNTED:
