@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
-
 from snakemake_logger_plugin_progress import LogHandler, Progress
 
 pytestmark = pytest.mark.unit
