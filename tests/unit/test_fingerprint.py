@@ -10,7 +10,7 @@ import pytest
 
 import recaps
 from recaps.workflow import stages
-from recaps.workflow.fingerprint import Code
+from recaps.workflow.fingerprint import Code, Kept
 
 FILES = {
     "__init__.py": '"""A package."""\n',
@@ -163,6 +163,37 @@ def test_root_may_be_a_function(package: Path) -> None:
         (package / "stages.py").write_text(STAGES.replace(old, new))
         after = [fingerprint(package, f"pkg.stages:{name}") for name in ("first", "second")]
         assert [one != other for one, other in zip(before, after, strict=True)] == changed
+
+
+def test_kept_until_a_file_changes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Kept(package)
+    expected = {root: first.of((root,)) for root in ("pkg.train", "pkg.figures")}
+    first.write()
+
+    again = Kept(package)
+    with monkeypatch.context() as patch:
+        patch.setattr(again.code, "fingerprint", None)  # it would compute
+        assert {root: again.of((root,)) for root in expected} == expected
+
+    (package / "style.mplstyle").write_text("lines.linewidth: 2\n")
+    changed = {root: Kept(package).of((root,)) for root in expected}
+    assert changed == {root: fingerprint(package, root) for root in expected}
+    assert changed["pkg.train"] != expected["pkg.train"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"broken"'])
+def test_damaged_kept_fingerprints_are_made_again(package: Path, content: str) -> None:
+    kept = Kept(package)
+    kept.file.parent.mkdir(exist_ok=True)
+    kept.file.write_text(content)
+    assert Kept(package).of(("pkg.train",)) == fingerprint(package, "pkg.train")
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(package: Path) -> None:
+    (package / "__pycache__").write_text("a file")
+    kept = Kept(package)
+    assert kept.of(("pkg.train",)) == fingerprint(package, "pkg.train")
+    kept.write()
 
 
 @pytest.mark.parametrize("root", ["pkg.nothing", "pkg.train:nothing", "other.train"])

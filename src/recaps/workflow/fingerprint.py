@@ -7,17 +7,23 @@ Comments, docstrings and formatting do not change a fingerprint.
 All import statements count, also those inside functions, except those for type checking only. `from package import
 name` leads to the module that defines `name`; of the packages on the way, only their own text counts. Style sheets and
 templates belong to the modules of their folder. Modules that are imported by a computed name must be given as roots.
+
+The fingerprints are kept in the package's `__pycache__` until one of its files changes.
 """
 
 from __future__ import annotations
 
 import ast
+import atexit
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import recaps
+from recaps.errors import TryAgain, UserError
+from recaps.io import digest_of, read_json, write_json
 
 #: Endings of files that belong to the modules of their folder.
 TEMPLATES = (".css", ".j2", ".mplstyle")
@@ -37,12 +43,43 @@ def fingerprint(roots: Sequence[str], package: Path | None = None) -> str:
     Raises:
         ValueError: the package has no such module or function.
     """
-    return _code(package or Path(recaps.__file__).parent).fingerprint(tuple(roots))
+    return _kept(package or Path(recaps.__file__).parent).of(tuple(roots))
+
+
+class Kept:
+    """The fingerprints of one package from earlier processes, if no file of the package has changed since."""
+
+    def __init__(self, package: Path) -> None:
+        self.code = Code(package)
+        self.file = package / "__pycache__" / "fingerprints.json"
+        state = hashlib.sha256()
+        for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", *TEMPLATES)):
+            state.update(f"{path.relative_to(package)} {digest_of(path)}\n".encode())
+        self.state = state.hexdigest()
+        self.fingerprints: dict[str, str] = {}
+        self.is_new = False
+        with suppress(OSError, UserError, ValueError, AttributeError):
+            self.fingerprints = dict(read_json(self.file).get(self.state, {}))
+
+    def of(self, roots: tuple[str, ...]) -> str:
+        name = " ".join(roots)
+        if name not in self.fingerprints:
+            self.fingerprints[name] = self.code.fingerprint(roots)
+            self.is_new = True
+        return self.fingerprints[name]
+
+    def write(self) -> None:
+        """Write new fingerprints if the folder can be written; they are only there to save time."""
+        if self.is_new:
+            with suppress(OSError, UserError, TryAgain):
+                write_json(self.file, {self.state: self.fingerprints})
 
 
 @functools.cache
-def _code(package: Path) -> Code:
-    return Code(package)
+def _kept(package: Path) -> Kept:
+    kept = Kept(package)
+    atexit.register(kept.write)
+    return kept
 
 
 class Code:
