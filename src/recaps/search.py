@@ -6,6 +6,9 @@
 A trial is the variant with some settings changed. The last images of the split are held out: the model is trained on
 the others, and the variant's heads are fitted on the first images and tested on the held-out ones. The test set is not
 read.
+
+With `--minutes`, every trial trains for the same processor time, to compare networks of different widths: the number of
+steps follows from the time of a step, and the schedule of the learning rate is compressed to it.
 """
 
 from __future__ import annotations
@@ -28,14 +31,18 @@ from recaps.config.heads import Head
 from recaps.config.load import load
 from recaps.config.variant import Variant
 from recaps.errors import UserError, nearest
-from recaps.evaluation.heads import classifier, features
+from recaps.evaluation.heads import classifier, features, highest_are_labels
 from recaps.evaluation.latents import latents_of
+from recaps.models.model import Model
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.loop import fit
 from recaps.training.run import fresh_model
+
+#: Steps that are timed to find out how many fit into a given time.
+TIMED = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +76,9 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
     changes = {given.paper: {"variants": {given.variant: changed}}}
     paper = load(values | {"overrides": changes}, given.config).papers[given.paper]
     variant = paper.variants[given.variant]
-    heads = {name: paper.heads[name] for name in variant.heads if paper.heads[name].kind != "argmax"}
+    if given.minutes is not None:
+        variant = affordable(variant, arrays, given)
+    heads = {name: paper.heads[name] for name in variant.heads}
     started = time.perf_counter()
     fitted, tested = _latents(variant, arrays, given)
     accuracies = {f"{name} %": 100 * _accuracy(head, fitted, tested) for name, head in heads.items()}
@@ -85,22 +94,43 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
     return made
 
 
+def affordable(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> Variant:
+    """Return the variant with as many steps as fit into `given.minutes` of processor time, timed on a few steps."""
+    short = variant.training.model_copy(update={"steps": TIMED})
+    _trained(variant.model_copy(update={"training": short}), arrays, given)  # warms up
+    started = time.process_time()
+    _trained(variant.model_copy(update={"training": short}), arrays, given)
+    steps = max(TIMED, round(60 * given.minutes * TIMED / (time.process_time() - started)))
+    decay = max(1, round(variant.training.lr_decay_steps * steps / variant.training.steps))
+    changed = {"steps": steps, "lr_decay_steps": decay}
+    return variant.model_copy(update={"training": variant.training.model_copy(update=changed)})
+
+
 def _latents(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> tuple[dict[str, Array], dict[str, Array]]:
     """Train a model; return its latents and labels of the first and of the held-out images."""
+    where, training = devices.choose("auto", given.threads), variant.training
+    model, every = _trained(variant, arrays, given), images_of(arrays, where)
+    first, last = range(given.fit), range(len(arrays) - given.held_out, len(arrays))
+    return latents_of(model, every, first, training, where), latents_of(model, every, last, training, where)
+
+
+def _trained(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> Model:
+    """Train a model on all but the held-out images."""
     where, training = devices.choose("auto", given.threads), variant.training
     shape = view_shape(arrays.images.shape[1:], training)
     settings = {"model": variant.model.model_dump()}
     model = fresh_model(settings, shape, int(arrays.record["classes"]), given.seed).place(where)
     model.configure(training)
-    learned, every = (images_of(each, where) for each in (arrays.take(slice(-given.held_out)), arrays))
+    learned = images_of(arrays.take(slice(-given.held_out)), where)
     with TemporaryDirectory() as folder:
         fit(model, Batches(learned, training, given.seed, where), Path(folder), "", checkpoint_seconds=1e9, start={})
     model.eval()
-    first, last = range(given.fit), range(len(arrays) - given.held_out, len(arrays))
-    return latents_of(model, every, first, training, where), latents_of(model, every, last, training, where)
+    return model
 
 
 def _accuracy(head: Head, fitted: Mapping[str, Array], tested: Mapping[str, Array]) -> float:
+    if head.kind == "argmax":
+        return float(highest_are_labels(features(tested, head), tested["labels"]).mean())
     answers = classifier(head).fit(features(fitted, head), fitted["labels"]).predict(features(tested, head))
     return float((answers == tested["labels"]).mean())
 
@@ -118,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     parser.add_argument("--fit", type=int, default=10000, help="number of images, from the first, to fit heads on")
     parser.add_argument("--held-out", type=int, default=5000, help="number of images, from the last, to test heads on")
+    parser.add_argument("--minutes", type=float, help="processor time of each training, instead of its steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="CPU threads (default: chosen by PyTorch)")
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,6 +65,31 @@ def test_the_same_trial_gives_the_same_row(split: Path, root: Path) -> None:
     first, second = (_rows(split, root, "--trial", "{training: {steps: 5}}")[0] for _ in range(2))
     first.pop("seconds"), second.pop("seconds")
     assert first == second
+
+
+def test_trials_of_the_same_time_have_as_many_steps_as_fit(
+    split: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 2.0])  # 20 steps in 2 seconds
+    monkeypatch.setattr(search, "time", SimpleNamespace(process_time=lambda: next(clock), perf_counter=lambda: 0.0))
+    asked = []
+    monkeypatch.setattr(search, "fit", lambda model, *_, **__: asked.append(model.training_options))
+    assert (
+        _rows(split, root, "--minutes", "0.1", "--trial", "{training: {steps: 40, lr_decay_steps: 10}}")[0]["steps"]
+        == "60"
+    )
+    assert [(each.steps, each.lr_decay_steps) for each in asked] == [(20, 10), (20, 10), (60, 15)]
+
+
+def test_class_scores_of_the_model_itself_are_tested(split: Path, root: Path) -> None:
+    arguments = ["sparse", "convnet-28", str(split), "--scale", "smoke", "--config", str(root / "config")]
+    arguments += ["--fit", "1", "--trial", "{model: {classes: 2}, training: {steps: 40, shift: 0}}"]
+    found = []
+    for held in ("20", "10"):
+        out = split / f"{held}.csv"
+        assert search.main([*arguments, "--held-out", held, "--out", str(out)]) == 0
+        found += list(csv.DictReader(out.open(encoding="utf-8")))
+    assert [float(row["argmax %"]) for row in found] == [50.0, 0.0]
 
 
 @pytest.mark.parametrize(
