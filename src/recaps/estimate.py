@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from recaps import bench
+from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load, read_yaml
 from recaps.config.variant import Variant
 from recaps.config.workflow import Scale
@@ -103,7 +104,9 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
     total: Counter[str] = Counter()
     for variant in variants(project).values():
         limits = {project.resolve(name): limit or sys.maxsize for name, limit in variant.latents.items()}
-        read = sum(min(images(name, project.scale, pairs=True), limit) for name, limit in limits.items())
+        read = sum(
+            min(images(snapshot_of(name)[0], project.scale, pairs=True), limit) for name, limit in limits.items()
+        )
         for kind, size in known[bench.work_of(variant)].items():
             total[kind] += len(project.seeds) * size * (read if kind == "latents" else 1)
     for name in {project.resolve(name) for paper in project.papers.values() for name in paper.used_sets}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -105,6 +106,19 @@ def test_boosting_matches_algorithm_1() -> None:
     torch.testing.assert_close(ours.boost, torch.tensor(plain.boost), atol=1e-5, rtol=0)
     assert ours.boost.max() > 1.3
     assert ours.boost.min() == 1
+
+
+def test_boosts_settle_before_the_end_of_training() -> None:
+    options = SparseCapsOptions(learning="sparse", conv_channels=4, primary_types=2, boost_every=2, settle_steps=3)
+    net = SparseCaps(options, (1, 20, 20))
+    net.configure(Training(steps=8))
+    batch = {"images": torch.rand(4, 1, 20, 20)}
+    boosts = []
+    for step in range(8):
+        net.training_step(batch, step)
+        boosts.append(net.boosting.boost.clone())
+    changed = [bool((after != before).any()) for before, after in itertools.pairwise(boosts)]
+    assert changed == [True, False, True, False, False, False, False], "after steps 2 and 4, but not 6 and 8"
 
 
 def test_without_a_label_the_longest_capsule_is_decoded() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,15 @@ def test_a_data_set_is_replaced_by_the_one_of_the_scale(config: Path) -> None:
     desk = load({"scale": "desk"}, config)
     assert desk.resolve("affnist/test") == "affnist-generated/test"
     assert desk.resolve("mnist-40/test") == "mnist-40/test"
+
+
+@pytest.mark.parametrize(("name", "known"), [("mnist/test@5", True), ("mnist/test@6", False)])
+def test_latents_of_a_snapshot_need_it(tmp_path: Path, config: Path, name: str, known: bool) -> None:
+    kept = TOY.replace("both: {<<: *plain,", "both: {<<: *plain, training: {snapshots: [5]},")
+    write_paper(tmp_path, "toy", kept.replace("latents: {mnist/test: null", f"latents: {{{name}: null"))
+    expected = nullcontext() if known else pytest.raises(UserError, match=r"'mnist/test@6': 6 is not in training.snap")
+    with expected:
+        assert "mnist/test" in load({"papers": ["toy"]}, config, tmp_path).papers["toy"].used_sets
 
 
 def test_project_survives_json(config: Path) -> None:

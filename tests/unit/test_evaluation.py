@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 SETTINGS: dict[str, Any] = {
     "model": {"family": "sparsecaps", "learning": "sparse", "conv_channels": 4, "primary_types": 2, "capsules": 4},
-    "training": {"steps": 3, "batch_size": 4, "precision": "float32"},
+    "training": {"steps": 3, "batch_size": 4, "precision": "float32", "snapshots": [2]},
 }
 
 
@@ -119,6 +119,15 @@ def test_a_model_is_read_into_two_files_with_a_part_for_each_set_and_probe(
             np.testing.assert_array_equal(made[name], each)
 
 
+def test_latents_of_a_snapshot_are_those_of_its_weights(run: Path, datasets: Path, tmp_path: Path) -> None:
+    copied = copy_of(run, tmp_path)
+    read(copied, datasets, {"mnist/test": None, "mnist/test@2": 7}, {})
+    early, last = (npz.read(copied / "latents.npz", part=name) for name in ("mnist/test@2", "mnist/test"))
+    expected = extract(*load_model(run, CPU, 2), datasets / "mnist/test", CPU, limit=7)
+    np.testing.assert_array_equal(early["capsules"], expected["capsules"])
+    assert not np.array_equal(early["capsules"], last["capsules"][:7])
+
+
 def test_only_what_has_changed_is_read_again(
     run: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +186,7 @@ def read(
 ) -> None:
     read_model(
         run,
-        latents={name: (datasets / name, limit) for name, limit in latents.items()},
+        latents={name: (datasets / name.split("@")[0], limit) for name, limit in latents.items()},
         probes={name: (datasets / "mnist/test", images) for name, images in probes.items()},
         codes=codes or {"latents": "a", "probes": "b"},
         device="cpu",

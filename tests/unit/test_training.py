@@ -52,9 +52,11 @@ SETTINGS: dict[str, Any] = {
         "capsule_dim": 4,
         "decoder": [8],
         "boost_every": 5,
+        "settle_steps": 3,
     },
     "training": {"steps": 24, "batch_size": 8, "shift": 2, "log_every": 5},
 }
+CPU = torch.device("cpu")
 IDENTITY = {"paper": "sparse", "variant": "tiny", "scale": "test"}
 
 
@@ -141,6 +143,37 @@ def test_a_finished_run_is_written_again_without_training(dataset: Path, tmp_pat
     assert same(tmp_path / "kept", again)
     record = json.loads((again / "record.json").read_text())
     assert (record["wall_seconds"], len(record["starts"]), record["interruptions"]) == (seconds, 2, 0)
+
+
+def test_snapshots_are_the_weights_of_a_run_that_ends_there(dataset: Path, tmp_path: Path) -> None:
+    never = SETTINGS["model"] | {"settle_steps": 0}
+    whole = with_training(snapshots=[5, 20]) | {"model": never}
+    out = run(dataset, tmp_path / "whole", whole)
+    for step in (5, 20):
+        ended = run(dataset, tmp_path / str(step), with_training(steps=step) | {"model": never})
+        kept, there = (load_model(*which) for which in ((out, CPU, step), (ended, CPU)))
+        assert all(torch.equal(a, b) for a, b in zip(*(m[0].state_dict().values() for m in (kept, there)), strict=True))
+    plain = run(dataset, tmp_path / "plain", SETTINGS | {"model": never})
+    last, alone = (load_model(each, CPU)[0].state_dict() for each in (out, plain))
+    assert all(torch.equal(a, b) for a, b in zip(last.values(), alone.values(), strict=True))
+
+
+def test_snapshots_survive_an_interruption(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = with_training(snapshots=[2, 10, 24])
+    whole = run(dataset, tmp_path / "whole", settings)
+    step = SparseCaps.training_step
+
+    def interrupted(model: SparseCaps, batch: Any, number: int) -> Any:
+        if number == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(model, batch, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparseCaps, "training_step", interrupted)
+        with pytest.raises(Interrupted):
+            run(dataset, tmp_path / "cut", settings)
+    resumed = run(dataset, tmp_path / "cut", settings)
+    assert (resumed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_history_has_a_row_per_interval_and_one_for_the_rest(dataset: Path, tmp_path: Path) -> None:
@@ -311,7 +344,7 @@ def test_a_save_that_is_cut_between_its_files_leaves_the_last_checkpoint(tmp_pat
 
 
 LABELLED = {**SETTINGS["model"], "family": "supcaps", "capsules": 10}
-LABELLED = {key: value for key, value in LABELLED.items() if key not in ("learning", "boost_every")}
+LABELLED = {key: value for key, value in LABELLED.items() if key not in ("learning", "boost_every", "settle_steps")}
 
 
 def test_the_test_error_is_in_the_history_and_changes_nothing_else(dataset: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from recaps.config.base import Section, SetName
+from recaps.config.base import LatentsName, Section
 
 ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -29,8 +29,8 @@ OneOrMore = Annotated[
 class Part(Section):
     """A range of the images in a set of latents, in file order, to fit or test a head on."""
 
-    set: SetName
-    """Data set and split, e.g. `mnist-40/test`."""
+    set: LatentsName
+    """Data set and split, e.g. `mnist-40/test`; with `@1000`, the latents of the snapshot after 1,000 steps."""
     start: int = Field(0, ge=0)
     """Position of the first image among those that `digits` selects."""
     count: int | None = Field(None, ge=1)

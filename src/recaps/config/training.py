@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from recaps.config.base import Section
+from recaps.config.base import Section, Steps
 
 
 class Training(Section):
@@ -46,6 +46,9 @@ class Training(Section):
     """Precision of convolutions and matrix products: bfloat16 autocast, or float32 as the reference."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
+    snapshots: Steps = ()
+    """Steps after which the weights are kept beside the final ones, in increasing order. In `latents` and `protocols`,
+    `mnist/test@1000` names the latents of the snapshot after 1,000 steps."""
     evaluate_every: int = Field(0, ge=0)
     """Steps between two evaluations on the test split. The history records the test error; nothing is selected by it.
     0: no evaluation."""

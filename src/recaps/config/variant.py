@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recaps.config.base import Name, Section, SetName
+from recaps.config.base import LatentsName, Name, Section, SetName, snapshot_of
 from recaps.config.families import any_family
 from recaps.config.heads import Head, Protocol
 from recaps.config.training import Training
@@ -46,8 +46,9 @@ class Variant(Section):
     """Data set and split to train on, e.g. `mnist/train`."""
     training: Training = Training()
     """Settings of the training run."""
-    latents: dict[SetName, int | None] = {}
-    """Sets to extract latents from, each with the maximum number of images (null: all)."""
+    latents: dict[LatentsName, int | None] = {}
+    """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
+    snapshot after 1,000 steps, see `training.snapshots`."""
     heads: dict[Name, tuple[Name, ...]] = {}
     """Heads to fit, each with its protocols."""
     probes: Counts = {}
@@ -128,13 +129,17 @@ class Paper(Section):
     def used_sets(self) -> set[str]:
         """All sets that training, evaluation during training, latents, probes, tables or figures read."""
         variants = self.variants.values()
-        used = {name for variant in variants for name in (variant.data, *variant.latents)}
+        used = {snapshot_of(name)[0] for variant in variants for name in (variant.data, *variant.latents)}
         tested = {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
         return used | tested | self.shown_sets
 
     @model_validator(mode="after")
     def _check_heads(self) -> Paper:
         for name, variant in self.variants.items():
+            for each in variant.latents:
+                step = snapshot_of(each)[1]
+                if step is not None and step not in variant.training.snapshots:
+                    raise ValueError(f"variants.{name}.latents: '{each}': {step} is not in training.snapshots")
             for head, protocols in variant.heads.items():
                 _check_name(f"variants.{name}.heads", "head", head, self.heads)
                 for protocol in protocols:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from recaps import npz
+from recaps.config.base import snapshot_of
 from recaps.errors import UserError
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
@@ -39,7 +40,8 @@ def read_model(
 
     Args:
         run: the run's folder.
-        latents: for each set its folder and the number of images (None: all).
+        latents: for each set its folder and the number of images (None: all). A name with `@1000` means the snapshot
+            after 1,000 steps.
         probes: for each probe the folder of the images, and their number.
         codes: fingerprints of the code that computes `latents` and `probes`.
         device: `auto`, `cpu` or `cuda`.
@@ -50,12 +52,12 @@ def read_model(
     """
 
     @cache
-    def trained() -> Any:
+    def trained(step: int | None = None) -> Any:
         where = devices.choose(device, threads)
-        return *load_model(run, where), where
+        return *load_model(run, where, step), where
 
     def latents_on(name: str) -> dict[str, Array]:
-        model, config, where = trained()
+        model, config, where = trained(snapshot_of(name)[1])
         folder, limit = latents[name]
         return extract(model, config, folder, where, limit=limit)
 

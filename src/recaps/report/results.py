@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from recaps import io
 from recaps.arrays import Arrays
 from recaps.arrays import read as read_split
+from recaps.config.base import snapshot_of
 from recaps.config.variant import Paper
 from recaps.errors import UserError
 from recaps.npz import Array, read
@@ -162,7 +163,7 @@ def head_metrics(results: Results) -> pd.DataFrame:
     for variant, settings in results.paper.variants.items():
         for head, protocols in settings.heads.items():
             for protocol in protocols:
-                test = results.resolve(results.paper.protocols[protocol].test.set)
+                test = results.resolve(snapshot_of(results.paper.protocols[protocol].test.set)[0])
                 for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
                     value, n = 100 * result["accuracy"], result["n"]
                     rows.append((variant, seed, f"{head}-{protocol}", value, math.nan, n, "percent", test))

@@ -81,6 +81,8 @@ def fit(
             with arithmetic(batches.device, training.precision):
                 waiting.append(model.training_step(batches(progress.step), progress.step))
             progress.step += 1
+            if progress.step in training.snapshots:
+                checkpoint.keep_snapshot(folder, model, progress.step)
             lease.touch()
             last = progress.step == training.steps
             testing = training.evaluate_every > 0 and (last or progress.step % training.evaluate_every == 0)

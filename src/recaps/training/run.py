@@ -22,6 +22,7 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
+from recaps.training import checkpoint
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
@@ -88,7 +89,7 @@ def train(
         test=_tester(model, test, training, where),
         report=lambda row: _report(row, training.steps),
     )
-    _save(model, out / "model.safetensors")
+    _save(model, checkpoints, training, out / "model.safetensors")
     io.write_json(out / "config.json", resolved | {"image_shape": list(shape), "classes": _classes(arrays)})
     io.write_text(out / "history.csv", _table(progress.history))
     record = {
@@ -107,13 +108,17 @@ def train(
     io.write_json(out / "record.json", record)
 
 
-def load_model(run: Path, device: torch.device) -> tuple[Model, dict[str, Any]]:
-    """Return the trained model of a run in evaluation mode on `device`, and its resolved config."""
+def load_model(run: Path, device: torch.device, step: int | None = None) -> tuple[Model, dict[str, Any]]:
+    """Return the trained model of a run in evaluation mode on `device`, and its resolved config.
+
+    With `step`, the weights are those of the snapshot after that step.
+    """
     config = io.read_json(run / "config.json")
     options = families()[config["model"]["family"]].model_validate(config["model"])
     model = build(options, tuple(config["image_shape"]), config["classes"])
     try:
-        model.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
+        tensors = safetensors.torch.load_file(run / "model.safetensors")
+        model.load_state_dict(checkpoint.of_step(tensors, step))
     except Exception as error:
         raise UserError(
             f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again"
@@ -158,8 +163,12 @@ def _fingerprint(settings: Mapping[str, Any], seed: int, datasets: Sequence[Path
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _save(model: Model, file: Path) -> None:
-    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+def _save(model: Model, checkpoints: Path, training: Training, file: Path) -> None:
+    """Write the weights, and those of the snapshots as `step-1000/...`."""
+    snapshots = [checkpoint.snapshot(checkpoints, step).read_bytes() for step in training.snapshots]
+    tensors = checkpoint.weights(model)
+    for each in snapshots:
+        tensors |= safetensors.torch.load(each)
     io.write_bytes(file, safetensors.torch.save(tensors))
 
 

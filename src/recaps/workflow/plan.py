@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.datasets import catalogue
@@ -208,7 +209,7 @@ class Plan:
     def read_sets(self, wildcards: Any) -> list[str]:
         """Return the sets that a trained model is read on."""
         variant = self._variant(wildcards)
-        names = {*variant.latents, *([variant.test] if variant.probes else [])}
+        names = {*(snapshot_of(name)[0] for name in variant.latents), *([variant.test] if variant.probes else [])}
         return [file for name in sorted(map(self.project.resolve, names)) for file in self.dataset_files(name)]
 
     def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
@@ -258,7 +259,7 @@ class Plan:
         return self._timing(wildcards).model_dump(mode="json", exclude={"variants"})
 
     def latents_of(self, wildcards: Any) -> dict[str, int | None]:
-        """Return the sets whose latents are extracted, by their names at this scale, with the number of images.
+        """Return the latents to extract, by the names of their sets at this scale, with the number of images.
 
         None means all images.
         """

@@ -81,6 +81,7 @@ def time_steps(job: Any) -> None:
 
 def read_model(job: Any) -> None:
     """Compute latents and probes with one trained model, and evaluate its own class scores."""
+    from recaps.config.base import snapshot_of
     from recaps.evaluation.heads import evaluate_all
     from recaps.evaluation.reading import read_model
     from recaps.workflow.layout import Layout
@@ -89,7 +90,7 @@ def read_model(job: Any) -> None:
     folder = Layout(run.parents[3]).dataset
     read_model(
         run,
-        latents={name: (folder(name), limit) for name, limit in params.latents.items()},
+        latents={name: (folder(snapshot_of(name)[0]), limit) for name, limit in params.latents.items()},
         probes={name: (folder(params.test), images) for name, images in params.probes.items()},
         codes=params.codes,
         device=device(job),

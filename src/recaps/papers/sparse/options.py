@@ -35,5 +35,8 @@ class SparseCapsOptions(RoutedNetwork):
     """Change of a capsule's boost at each update (d of Algorithm 1)."""
     boost_every: int = Field(50, ge=1)
     """Steps between two updates of the boosts (N of Algorithm 1)."""
+    settle_steps: int = Field(50, ge=0)
+    """Reading. Number of steps at the end of training in which boosts do not change, so that the model is tested with a
+    mask that it was trained with. In the paper, 30,000 steps end with an update."""
     frequency_decay: float = Field(0.99, ge=0, lt=1)
     """Alpha of eq. 6: decay of the moving average of rank-0 frequencies."""

@@ -46,7 +46,8 @@ class SparseCaps(CapsuleNetwork):
         routed = self(images)
         reconstructions = self.reconstruct(routed.capsules, self.mask(routed.coupling))
         if self.boosting is not None and self.training:
-            self.boosting.observe(self.support(routed.coupling))
+            left = self.training_options.steps - (step + 1)
+            self.boosting.observe(self.support(routed.coupling), update=left >= self.options.settle_steps)
         return {"loss": summed_squared_error(reconstructions, images).mean()}
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
@@ -91,8 +92,8 @@ class Boosting(nn.Module):
         return mask * (mask >= self.options.mask_floor)
 
     @torch.no_grad()
-    def observe(self, support: Tensor) -> None:
-        """Update the state after a training batch: mu by eqs. 5-7, g by algorithm 1."""
+    def observe(self, support: Tensor, update: bool = True) -> None:
+        """Update the state after a training batch: mu by eqs. 5-7, g by algorithm 1. The latter only with `update`."""
         frequency = (self.ranks(support) == 0).float().mean(0)
         decay = self.options.frequency_decay
         # As in the released code, the average starts at the first batch, not at zero.
@@ -102,7 +103,7 @@ class Boosting(nn.Module):
         low, high = self.options.frequency_range
         change = (self.frequency < low).float() - (self.frequency > high).float()
         boosted = self.boost + self.options.boost_step * change
-        due = self.steps % self.options.boost_every == 0
+        due = (self.steps % self.options.boost_every == 0) & update
         self.boost.copy_(torch.where(due, boosted.clamp_min(1), self.boost))
 
 
