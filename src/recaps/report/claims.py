@@ -44,6 +44,9 @@ class _Claim(Section):
     """The reason for the tolerance, the limits or the comparison: test-set size, seeds, rounding."""
     note: str = ""
     """The reading, where the paper is ambiguous."""
+    check: bool = False
+    """Whether this is a check of the configuration: no outcome of training could fail it, so it is shown apart and does
+    not count as a claim."""
     quoted: bool = False
     """Whether the paper quotes the value from other authors. Our pipeline measures it all the same."""
 

@@ -22,7 +22,17 @@ from recaps.io import write_text
 from recaps.report import charts, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
-from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED, STAND_IN, format_value, readable
+from recaps.report.verdicts import (
+    DIRECTION,
+    FAILED,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    PASSED,
+    REPRODUCED,
+    STAND_IN,
+    format_value,
+    readable,
+)
 from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
@@ -35,6 +45,8 @@ BADGES = {
     NOT_REPRODUCED: ("✗", "bad"),
     NOT_RUN: ("–", "none"),
     STAND_IN: ("○", "none"),
+    PASSED: ("✓", "none"),
+    FAILED: ("✗", "bad"),
 }
 
 
@@ -76,7 +88,7 @@ def build(project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path
         "stand_in": project.scale.stand_in or stand_in(records),
         "facts": _facts(project, records),
         "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
-        "total": len(card),
+        "total": int((~card["check"]).sum()),
         "papers": papers,
         "limitations": _limitations(project, card, records),
         "command": _command(project),
@@ -204,9 +216,10 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
     if shorter:
         found.append(f"Stopped before the planned number of steps: {', '.join(shorter)}.")
-    not_run = int((card["verdict"] == NOT_RUN).sum())
+    claims = card[~card["check"]]
+    not_run = int((claims["verdict"] == NOT_RUN).sum())
     if not_run:
-        found.append(f"{not_run} of {len(card)} claims have no measured value at this scale.")
+        found.append(f"{not_run} of {len(claims)} claims have no measured value at this scale.")
     if dirty(records):
         found.append("Some runs were made with uncommitted changes, so their commit does not identify their code.")
     if len({run.get("git", {}).get("commit") for run in records}) > 1:

@@ -4,6 +4,8 @@
 `--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
 one at a time and on different machines. The published scorecard is recomputed from the published metrics and run
 records of all papers. If a run left out a data set, name the set with `--without`; the record then names it too.
+
+`--rescore` publishes nothing: it computes the published scorecard again, by the claims of today.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +75,37 @@ def publish(
     project = load({"scale": results.name, "papers": chosen, "without": without}, config)
     for name, paper in project.papers.items():
         _check(results, name, paper, project.left_out.get(name), allow_dirty)
-    building = published.parent / f".{published.name}.{os.getpid()}.part"
-    try:
-        building.mkdir(parents=True)
+    with _replacing(published) as building:
         too_large, lost = _keep(published, building, chosen)
         for name, paper in project.papers.items():
             files = _files(results, name, paper)
             too_large += [path.as_posix() for path in files if not _copy(results, building, path)]
-        manifest = _complete(building, config, results.name, too_large, lost | project.left_out)
+        manifest = _complete(building, results.name, too_large, lost | project.left_out)
         _check_size(building)
+    return manifest
+
+
+def rescore(published: Path) -> dict[str, Any]:
+    """Judge the papers in the record again, by the claims of today. Results stay as they are. Return the manifest."""
+    if not finished_papers(published):
+        raise UserError(f"{published}: no published paper")
+    with _replacing(published) as building:
+        too_large, lost = _keep(published, building, ())
+        return _complete(building, published.name, too_large, lost)
+
+
+@contextmanager
+def _replacing(published: Path) -> Iterator[Path]:
+    """Yield a new folder, which replaces `published` if the block succeeds."""
+    building = published.parent / f".{published.name}.{os.getpid()}.part"
+    try:
+        building.mkdir(parents=True)
+        yield building
         _swap(building, published)
     except OSError as error:
         raise UserError(f"{published}: cannot be written ({error.strerror}); it is unchanged") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return manifest
 
 
 def _choose(results: Path, papers: Sequence[str]) -> list[str]:
@@ -194,9 +213,7 @@ def _kept_rows(lines: Sequence[str]) -> list[int]:
     return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
 
 
-def _complete(
-    building: Path, config: Path, scale: str, too_large: list[str], left_out: Mapping[str, LeftOut]
-) -> dict[str, Any]:
+def _complete(building: Path, scale: str, too_large: list[str], left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
     """Write the scorecard of all papers and the manifest; return the manifest."""
     papers = finished_papers(building)
     files = Layout(building)
@@ -273,17 +290,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allow-dirty", action="store_true", help="also publish runs of uncommitted code; the record says so"
     )
+    parser.add_argument(
+        "--rescore", action="store_true", help="publish nothing; judge the published papers by the claims of today"
+    )
     options = parser.parse_args(arguments)
     target = options.results / "published" / options.scale
     try:
-        manifest = publish(
-            options.results / options.scale,
-            target,
-            options.config,
-            papers=options.papers,
-            without=options.without,
-            allow_dirty=options.allow_dirty,
-        )
+        if options.rescore:
+            manifest = rescore(target)
+        else:
+            manifest = publish(
+                options.results / options.scale,
+                target,
+                options.config,
+                papers=options.papers,
+                without=options.without,
+                allow_dirty=options.allow_dirty,
+            )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

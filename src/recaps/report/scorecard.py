@@ -16,7 +16,7 @@ from recaps.io import write_json, write_text
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
-from recaps.report.verdicts import NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
+from recaps.report.verdicts import FAILED, NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
 from recaps.workflow.layout import Layout
 
 MARKDOWN_NOTES = """\
@@ -58,6 +58,7 @@ class Row:
     kind: str = ""
     unit: str = ""
     quoted: bool = False
+    check: bool = False
     note: str = ""
     beside: str = ""
 
@@ -104,6 +105,7 @@ def _row(
         kind=claim.kind,
         unit=claim.unit,
         quoted=claim.quoted,
+        check=claim.check,
         note=claim.note,
         beside=(claim.beside or "") if isinstance(claim, Number) else "",
     )
@@ -207,8 +209,8 @@ def published_text(claim: Claim) -> str:
 
 
 def counts(card: pd.DataFrame) -> dict[str, int]:
-    """Number of claims per verdict, in the order of `VERDICTS`, without verdicts that do not occur."""
-    found = Counter(card["verdict"])
+    """Number of claims per verdict that occurs, in the order of `VERDICTS`. Checks do not count."""
+    found = Counter(card[~card["check"]]["verdict"])
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
@@ -226,7 +228,12 @@ def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | N
     """A compact scorecard for readers: verdict counts, then one table per paper."""
     lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
-    lines = [f"# Scorecard, scale `{scale}`", "", f"{len(card)} claims: {summary}.", ""]
+    checks = card[card["check"]]
+    n = len(card) - len(checks)
+    lines = [f"# Scorecard, scale `{scale}`", "", f"{n} claim{'' if n == 1 else 's'}: {summary}.", ""]
+    if len(checks):
+        failed = int((checks["verdict"] == FAILED).sum())
+        lines += [f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.", ""]
     if STAND_IN in set(card["verdict"]):
         lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
@@ -234,8 +241,11 @@ def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | N
     for paper, rows in card.groupby("paper", sort=False):
         lines += [f"## {paper}", ""]
         lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
-        lines += ["| where | claim | published | ours | 95 % interval | verdict |"]
-        lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in rows.iterrows()), ""]
+        for title, part in (("", rows[~rows["check"]]), ("Checks of the configuration", rows[rows["check"]])):
+            if len(part):
+                lines += [f"### {title}", ""] if title else []
+                lines += ["| where | claim | published | ours | 95 % interval | verdict |"]
+                lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
     lines += [MARKDOWN_NOTES, ""]
     return "\n".join(lines)
 
@@ -269,7 +279,7 @@ def load(file: Path) -> pd.DataFrame:
     except FileNotFoundError as error:
         raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     card[names] = card[names].fillna("")
-    return card
+    return card.assign(check=card.get("check", False))  # older scorecards have no checks
 
 
 def make(

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recaps.report import statistics
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
@@ -18,7 +18,11 @@ DIRECTION = "direction holds"
 NOT_REPRODUCED = "not reproduced"
 NOT_RUN = "not run at this scale"
 STAND_IN = "stand-in data, no verdict"
+#: The verdicts on claims.
 VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_RUN, STAND_IN)
+#: The verdicts on checks of the configuration.
+PASSED = "check passed"
+FAILED = "check failed"
 
 #: All measured metrics, by (paper, variant, metric).
 All = Mapping[tuple[str, str, str], Measured]
@@ -38,10 +42,14 @@ class Finding:
 
 def judge(claim: Claim, present: Mapping[Measure, Measured], numbers: Mapping[str, Number], measured: All) -> Finding:
     if isinstance(claim, Number):
-        return _judge_number(claim, present[claim.measure], numbers, measured)
-    if isinstance(claim, Ordering):
-        return _judge_ordering(claim, [present[measure] for measure in claim.measures])
-    return _judge_bound(claim, [present[measure] for measure in claim.measures])
+        finding = _judge_number(claim, present[claim.measure], numbers, measured)
+    elif isinstance(claim, Ordering):
+        finding = _judge_ordering(claim, [present[measure] for measure in claim.measures])
+    else:
+        finding = _judge_bound(claim, [present[measure] for measure in claim.measures])
+    if claim.check:
+        return replace(finding, verdict=FAILED if finding.verdict == NOT_REPRODUCED else PASSED)
+    return finding
 
 
 def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], measured: All) -> Finding:
@@ -59,7 +67,11 @@ def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], 
 
 
 def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number], measured: All) -> bool:
-    """Whether our value lies on the same side of our counterpart as in the paper, and is separated from it."""
+    """Whether our value has the direction of the printed one.
+
+    It lies on the same side of our counterpart as in the paper, is separated from it, and is at least as near to its
+    own printed value as to the counterpart's.
+    """
     if claim.beside is None:
         return False
     other = numbers[claim.beside]
@@ -67,7 +79,9 @@ def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number],
     if beside is None:
         return False
     gap = statistics.difference(estimate, beside.estimate)
-    return gap.value * (claim.published - other.published) > 0 and gap.separated()
+    same_side = gap.value * (claim.published - other.published) > 0
+    nearer = abs(estimate.value - claim.published) <= abs(estimate.value - other.published)
+    return same_side and nearer and gap.separated()
 
 
 def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:

@@ -241,13 +241,22 @@ def test_tables_show_numbers_as_their_markdown_does(tree: Callable[..., Any]) ->
     assert "9.72222" not in text
 
 
+def test_checks_stand_apart_from_claims(tree: Callable[..., Any]) -> None:
+    text = tree(seeds=(0,)).build()
+    heading = text.index("<h4>Checks of the configuration</h4>")
+    rows = re.findall(r'<tr id="(sparse/[^"]+)"', text[heading:])
+    assert rows == ["sparse/section-2-2/mask-active"]
+    claims = len(re.findall(r'<tr id="sparse/', text[:heading]))
+    assert f"<p>{claims} claims. Every verdict is computed.</p>" in text
+
+
 def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     text = results.build()
     cells = re.findall(r'data-label="Published">(.*?)</td>', text)
-    assert "73.13 (our limit: at least 36.5)" in cells
+    assert "73.13 (our limit: at least 59)" in cells
     assert "3 (our limit: 2.5 to 3.5)" in cells
-    assert "SUPCAPS &lt; Unmasked SPARSECAPS" in cells
+    assert "SPARSECAPS &gt; Unmasked SPARSECAPS" in cells
     assert not [cell for cell in cells if "sparsecaps" in cell]
 
 

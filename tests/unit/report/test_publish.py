@@ -127,6 +127,20 @@ def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any])
     assert card["id"].tolist() == claims
 
 
+def test_rescoring_changes_the_scorecard_alone(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results, "--rescore") == 1
+    assert "no published paper" in capsys.readouterr().err
+    assert run_publish(results) == 0
+    before = manifest_of(results)
+    (results.papers / "metrics.csv").write_text("not read\n")
+    card = published(results) / "scorecard.csv"
+    card.write_text(card.read_text().replace("reproduced", "changed"))
+    assert run_publish(results, "--rescore") == 0
+    assert manifest_of(results) == before
+    assert "changed" not in card.read_text()
+
+
 def test_a_record_of_the_old_layout_can_be_updated(tree: Callable[..., Any]) -> None:
     """In older records the manifest has one list of commits for all papers."""
     results = tree(seeds=(0,))

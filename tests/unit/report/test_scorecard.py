@@ -20,8 +20,10 @@ from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
 from recaps.report.measured import COLUMNS, read_metrics, read_records
 from recaps.report.verdicts import (
     DIRECTION,
+    FAILED,
     NOT_REPRODUCED,
     NOT_RUN,
+    PASSED,
     REPRODUCED,
     STAND_IN,
     VERDICTS,
@@ -103,6 +105,8 @@ def test_a_number_against_several_published_runs() -> None:
         ([80.0, 76.0, 84.0], [79.0, 75.0, 83.0], NOT_REPRODUCED),  # above, not separated
         ([80.0], [70.0], DIRECTION),  # separated on the test images
         ([80.0], [79.9], NOT_REPRODUCED),
+        ([78.0, 78.1, 77.9], [70.0, 70.1, 69.9], DIRECTION),  # nearer to 95 than to 60
+        ([77.0, 77.1, 76.9], [70.0, 70.1, 69.9], NOT_REPRODUCED),  # nearer to 60
     ],
 )
 def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdict: str) -> None:
@@ -110,6 +114,18 @@ def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdi
     claim = number("a", published=95.0, beside=other.id)
     assert judge(claim, rows("a", ours), rows("b", beside), others=[other])["verdict"] == verdict
     assert judge(claim, rows("a", ours), others=[other])["verdict"] == NOT_REPRODUCED
+
+
+def test_a_check_passes_or_fails_and_is_no_claim() -> None:
+    claims = [number(), number("b", check=True), number("c", check=True)]
+    measured = pd.DataFrame([*rows("a", [89.5]), *rows("b", [90.5]), *rows("c", [80.0])])
+    card = scorecard.scorecard(claims, measured, "desk")
+    assert list(card["verdict"]) == [REPRODUCED, PASSED, FAILED]
+    assert scorecard.counts(card) == {REPRODUCED: 1}
+    text = scorecard.markdown(card, "desk")
+    assert "1 claim: 1 reproduced." in text
+    assert "Checks of the configuration: 2, of which 1 failed." in text
+    assert text.index("### Checks of the configuration") < text.index("check failed")
 
 
 def test_counts_are_numbers_for_programs() -> None:
@@ -365,7 +381,7 @@ def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path)
     for paper in ("sparse", "experts"):
         counted = json.loads((tmp_path / "verdicts" / f"{paper}.json").read_text())
         assert counted.keys() == set(VERDICTS)
-        assert counted[NOT_RUN] == sum(counted.values()) == (card["paper"] == paper).sum() > 0
+        assert counted[NOT_RUN] == sum(counted.values()) == ((card["paper"] == paper) & ~card["check"]).sum() > 0
     assert json.loads((tmp_path / "scorecard.json").read_text()) == {}
     published = scorecard.load(root / "results/published/desk/scorecard.csv")
     values = scorecard.values(published)
