@@ -36,19 +36,22 @@ def claims(paper: str) -> tuple[Claim, ...]:
 def frame(
     folder: Path, project: Project, name: str, seeds: tuple[int, ...], fill: Callable[[Results, str, Any, int], None]
 ) -> Results:
-    """A paper's results at the scale `desk`; `fill(results, variant, model, seed)` writes each run."""
+    """A paper's results at the scale `desk`; `fill(results, variant, model, seed)` writes each run.
+
+    `seeds` are those of the variants without their own.
+    """
     paper = project.papers[name]
     results = Results(
         name=name,
         paper=paper,
         files=Layout(folder / "desk"),
-        seeds=seeds,
+        own_seeds={variant: settings.seeds or seeds for variant, settings in paper.variants.items()},
         resolve=project.resolve,
         printed=printed(FOLDER / name / "claims.yaml"),
         stand_in=False,
     )
     for variant, settings in paper.variants.items():
-        for seed in seeds:
+        for seed in results.own_seeds[variant]:
             fill(results, variant, settings.model.model_dump(mode="json"), seed)
     return results
 

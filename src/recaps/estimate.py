@@ -108,7 +108,7 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
             min(images(snapshot_of(name)[0], project.scale, pairs=True), limit) for name, limit in limits.items()
         )
         for kind, size in known[bench.work_of(variant)].items():
-            total[kind] += len(project.seeds) * size * (read if kind == "latents" else 1)
+            total[kind] += len(project.seeds_of(variant)) * size * (read if kind == "latents" else 1)
     for name in {project.resolve(name) for paper in project.papers.values() for name in paper.used_sets}:
         about = catalogue.describe(name.split("/")[0])
         pixels = about["channels"] * about["height"] * about["width"]

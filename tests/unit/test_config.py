@@ -240,6 +240,19 @@ def test_seeds(config: Path) -> None:
     assert load({"scale": "paper", "seeds": [7]}, config).seeds == (7,)
 
 
+def test_a_variant_may_have_seeds_of_its_own(config: Path) -> None:
+    own = {"overrides": {"sparse": {"variants": {"dense": {"seeds": [0, 7]}}}}, "scale": "desk", "papers": ["sparse"]}
+    project = load(own, config)
+    variants = project.papers["sparse"].variants
+    assert [project.seeds_of(variants[name]) for name in ("dense", "supcaps")] == [(0, 7), (0,)]
+    assert project.seeds == (0, 7)
+    chosen = load(own | {"seeds": [3]}, config)
+    assert chosen.seeds_of(chosen.papers["sparse"].variants["dense"]) == chosen.seeds == (3,)
+    own["overrides"]["sparse"]["variants"]["dense"]["seeds"] = [7]
+    with pytest.raises(UserError, match=r"variants\.dense\.seeds: the scale's first seed, 0, is missing"):
+        load(own, config)
+
+
 def test_a_data_set_is_replaced_by_the_one_of_the_scale(config: Path) -> None:
     desk = load({"scale": "desk"}, config)
     assert desk.resolve("affnist/test") == "affnist-generated/test"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from recaps import papers as found
 from recaps.config.base import Section
-from recaps.config.variant import Paper
+from recaps.config.variant import Paper, Variant
 from recaps.config.without import LeftOut, leave_out
 from recaps.config.workflow import Config, Scale
 from recaps.datasets import catalogue
@@ -34,9 +34,16 @@ class Project(Section):
     left_out: dict[str, LeftOut] = {}
     """The parts of the papers that are left out because a data set is unavailable."""
 
+    def seeds_of(self, variant: Variant) -> tuple[int, ...]:
+        """Return the seeds that a variant is trained with."""
+        return self.config.seeds or variant.seeds or self.scale.seeds
+
     @property
     def seeds(self) -> tuple[int, ...]:
-        return self.config.seeds or self.scale.seeds
+        """All seeds of any variant, the scale's first."""
+        variants = [variant for paper in self.papers.values() for variant in paper.variants.values()]
+        own = [seed for variant in variants for seed in self.seeds_of(variant)]
+        return tuple(dict.fromkeys([*(self.config.seeds or self.scale.seeds), *own]))
 
     def dataset(self, name: str) -> str:
         """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`."""
@@ -77,6 +84,11 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
     scale_file = folder / "scales" / f"{config.scale}.yaml"
     scale = check(Scale, read_yaml(scale_file), str(short(scale_file)))
     chosen = {name: _paper(papers / name / "paper.yaml", config, scale) for name in config.papers or known}
+    for name, paper in chosen.items():
+        for variant, settings in paper.variants.items():
+            if settings.seeds and scale.seeds[0] not in settings.seeds:
+                where = f"{short(papers / name / 'paper.yaml')}: variants.{variant}.seeds"
+                raise UserError(f"{where}: the scale's first seed, {scale.seeds[0]}, is missing")
     project = Project(config=config, scale=scale, papers=chosen)
     return _without(project) if config.without else project
 

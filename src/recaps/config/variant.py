@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recaps.config.base import LatentsName, Name, Section, SetName, snapshot_of
+from recaps.config.base import LatentsName, Name, Section, Seeds, SetName, snapshot_of
 from recaps.config.families import any_family
 from recaps.config.heads import Head, Protocol
 from recaps.config.training import Training
@@ -46,6 +46,9 @@ class Variant(Section):
     """Data set and split to train on, e.g. `mnist/train`."""
     training: Training = Training()
     """Settings of the training run."""
+    seeds: Seeds | None = None
+    """Seeds of this variant instead of the scale's, whose first seed is among them. `seeds` in `config.yaml` replaces
+    both."""
     latents: dict[LatentsName, int | None] = {}
     """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
     snapshot after 1,000 steps, see `training.snapshots`."""

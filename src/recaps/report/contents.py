@@ -122,7 +122,7 @@ def _embedded(file: Path, kind: str) -> str:
 def read_runs(project: Project, paper: str, variant: str, files: Layout) -> list[Run]:
     """Return the finished runs of a variant."""
     found = []
-    for seed in project.seeds:
+    for seed in project.seeds_of(project.papers[paper].variants[variant]):
         run = files.run(paper, variant, seed)
         if not (run / "record.json").exists():
             continue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class Results:
         name: the paper, e.g. `sparse`.
         paper: its configuration.
         files: the paths of the scale.
-        seeds: the seeds that were run.
+        own_seeds: the seeds of each variant.
         resolve: returns the set that replaces a set at this scale (`affnist/test` -> `affnist-generated/test`).
         printed: the values that the paper prints, by claim id.
         stand_in: whether the runs were trained on stand-in data.
@@ -42,10 +42,22 @@ class Results:
     name: str
     paper: Paper
     files: Layout
-    seeds: Sequence[int]
+    own_seeds: Mapping[str, Sequence[int]]
     resolve: Callable[[str], str]
     printed: Mapping[str, Printed]
     stand_in: bool
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds of any variant; every variant has the first."""
+        return tuple(dict.fromkeys(seed for seeds in self.own_seeds.values() for seed in seeds))
+
+    def by_seed(self) -> Iterator[tuple[int, Results]]:
+        """Yield each seed with the results of this seed alone: of the variants that were trained with it."""
+        for seed in self.seeds:
+            own = {name: (seed,) for name, seeds in self.own_seeds.items() if seed in seeds}
+            variants = {name: variant for name, variant in self.paper.variants.items() if name in own}
+            yield seed, replace(self, own_seeds=own, paper=self.paper.model_copy(update={"variants": variants}))
 
     @property
     def folder(self) -> Path:
@@ -78,7 +90,7 @@ class Results:
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed if none is given."""
-        return self.files.run(self.name, variant, self.seeds[0] if seed is None else seed)
+        return self.files.run(self.name, variant, self.own_seeds[variant][0] if seed is None else seed)
 
     def record(self, variant: str, seed: int | None = None) -> dict[str, Any]:
         """The run record."""
@@ -108,6 +120,10 @@ class Results:
             )
         return history[["step", "test_error"]].dropna().reset_index(drop=True)
 
+    def all_evaluations(self, variant: str) -> pd.DataFrame:
+        """The test errors of every seed, with a column `seed`."""
+        return pd.concat([self.evaluations(variant, seed).assign(seed=seed) for seed in self.own_seeds[variant]])
+
     def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
         """One tensor of the trained model, by its name in `model.safetensors`."""
         file = self.run(variant, seed) / "model.safetensors"
@@ -134,8 +150,8 @@ class Results:
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """A head's result for every seed."""
         fitted = self.paper.heads[head].kind != "argmax"
-        files = [(layout.heads if fitted else layout.scores)(self.run(variant, seed)) for seed in self.seeds]
-        return [_result(file, head, protocol) for file in files]
+        file = layout.heads if fitted else layout.scores
+        return [_result(file(self.run(variant, seed)), head, protocol) for seed in self.own_seeds[variant]]
 
     def accuracy(self, variant: str, head: str, protocol: str) -> Array:
         """A head's accuracy in percent for every seed, [seeds]."""
@@ -164,7 +180,7 @@ def head_metrics(results: Results) -> pd.DataFrame:
         for head, protocols in settings.heads.items():
             for protocol in protocols:
                 test = results.resolve(snapshot_of(results.paper.protocols[protocol].test.set)[0])
-                for seed, result in zip(results.seeds, results.head(variant, head, protocol), strict=True):
+                for seed, result in zip(results.own_seeds[variant], results.head(variant, head, protocol), strict=True):
                     value, n = 100 * result["accuracy"], result["n"]
                     rows.append((variant, seed, f"{head}-{protocol}", value, math.nan, n, "percent", test))
     return metric_rows(rows)

@@ -107,9 +107,9 @@ class Plan:
         return [
             (paper, variant, seed)
             for paper in papers or self.project.papers
-            for variant in self.project.papers[paper].variants
+            for variant, settings in self.project.papers[paper].variants.items()
             if chosen is None or variant in chosen
-            for seed in self.project.seeds
+            for seed in self.project.seeds_of(settings)
         ]
 
     def of_run(self, paper: str, variant: str, seed: int) -> dict[str, list[str]]:

@@ -175,7 +175,7 @@ def saved_results(job: Any) -> Any:
         name=name,
         paper=paper,
         files=Layout(Path(job.output[0]).parents[2]),
-        seeds=project.seeds,
+        own_seeds={name: project.seeds_of(variant) for name, variant in paper.variants.items()},
         resolve=project.resolve,
         printed={claim: Printed(*each) for claim, each in job.params.printed.items()},
         stand_in=project.scale.stand_in,

@@ -287,6 +287,13 @@ def test_every_figure_is_drawn_with_its_data(tmp_path: Path, project: Project, s
     assert set(made_results.drawn(results, tmp_path)) == set(results.paper.outputs)
 
 
+def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    results = make(tmp_path, config(**{"fashion-l2": {"seeds": [0, 1]}}), seeds=(0,))
+    assert [len(results.metric(name, "error")) for name in ("fashion-l2", "fashion-dr")] == [2, 1]
+    assert len(results.metric("fashion-l2", "steps-to-level")) == 1, "DR was trained with one seed"
+    made_results.drawn(results, tmp_path)
+
+
 def test_figure_2_lists_its_images(results: Results) -> None:
     drawing, data = figures.figure_2(results)
     assert [each.get_text() for each in drawing.axes[0].get_yticklabels()] == ["T-shirt/top", "Trouser", "Pullover"]

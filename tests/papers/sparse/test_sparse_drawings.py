@@ -154,3 +154,10 @@ def test_labels_of_near_points_are_piled_above_the_topmost() -> None:
 def test_a_pile_includes_the_points_that_its_labels_would_cover() -> None:
     frequencies = np.array([[0.5], [0.51], [0.65], [0.97]])
     assert figures.label_piles(frequencies, 0.1) == [([2, 1, 0], 0, 0.65), ([3], 0, 0.97)]
+
+
+def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
+    results = make(tmp_path, config(sparsecaps={"seeds": [0, 1, 2]}), seeds=(0,))
+    assert [len(results.metric(name, "svm-mnist")) for name in ("sparsecaps", "dense")] == [3, 1]
+    assert list(tables.table_1(results)["seeds"].dropna().astype(int).unique()) == [1, 3]
+    made_results.drawn(results, tmp_path)

@@ -315,7 +315,7 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     labels: list[str] = []
     for axis, (dataset, variants) in zip(axes.flat, watched.items(), strict=True):
         for variant, settings in variants.items():
-            curves = pd.concat([results.evaluations(variant, seed).assign(seed=seed) for seed in results.seeds])
+            curves = results.all_evaluations(variant)
             frames.append(curves.assign(dataset=dataset, variant=variant))
             labels.append(f"{settings.title}\n{tested_on(settings.training)}")
             error_curve(axis, curves, labels[-1], _style(results, variant))

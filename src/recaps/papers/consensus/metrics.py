@@ -26,10 +26,10 @@ CAPSULE_LAYERS = {
 def metrics(results: Results) -> pd.DataFrame:
     """Errors, gaps between familiar and novel viewpoints, effective shares, numbers of weights, times of a step."""
     rows: list[MetricRow] = []
-    for place, seed in enumerate(results.seeds):
-        rows += _error_metrics(results, place, seed)
-        rows += _viewpoint_metrics(results, place, seed)
-        rows += _share_metrics(results, seed)
+    for seed, part in results.by_seed():
+        rows += _error_metrics(part, seed)
+        rows += _viewpoint_metrics(part, seed)
+        rows += _share_metrics(part, seed)
     return metric_rows(rows + _weight_metrics(results) + _time_metrics(results))
 
 
@@ -84,22 +84,22 @@ def probed(results: Results) -> dict[str, dict[str, Variant]]:
 # Errors
 
 
-def _error_metrics(results: Results, place: int, seed: int) -> list[MetricRow]:
+def _error_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows: list[MetricRow] = []
     for dataset, variants in by_dataset(results).items():
         for variant in variants:
-            error, n, on = _error(results, variant, dataset, place)
+            error, n, on = _error(results, variant, dataset)
             rows.append((variant, seed, "error", error, math.nan, n, "percent", on))
     return rows
 
 
-def _viewpoint_metrics(results: Results, place: int, seed: int) -> list[MetricRow]:
+def _viewpoint_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows: list[MetricRow] = []
     for dataset, variants in by_dataset(results, "-novel").items():
         for variant in variants:
             found = {}
             for part in ("familiar", "novel"):
-                error, n, on = _error(results, variant, f"{dataset}-{part}", place)
+                error, n, on = _error(results, variant, f"{dataset}-{part}")
                 rows.append((variant, seed, f"error-{part}", error, math.nan, n, "percent", on))
                 found[part] = (error, error * (100 - error) / n)
             gap, variance = (found["novel"][0] - found["familiar"][0], found["novel"][1] + found["familiar"][1])
@@ -108,11 +108,10 @@ def _viewpoint_metrics(results: Results, place: int, seed: int) -> list[MetricRo
     return rows
 
 
-def _error(results: Results, variant: str, protocol: str, place: int) -> tuple[float, int, str]:
-    """Test error in percent of the seed at a place, the number of test images, and their set."""
-    error = float((100 - results.accuracy(variant, "argmax", protocol))[place])
-    n = int(results.head(variant, "argmax", protocol)[0]["n"])
-    return error, n, results.resolve(results.paper.protocols[protocol].test.set)
+def _error(results: Results, variant: str, protocol: str) -> tuple[float, int, str]:
+    """Test error of the first seed in percent, the number of test images, and their set."""
+    found = results.head(variant, "argmax", protocol)[0]
+    return 100 - 100 * found["accuracy"], int(found["n"]), results.resolve(results.paper.protocols[protocol].test.set)
 
 
 # Routing

@@ -69,7 +69,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     for axis, title, dataset, variants in panels:
         for algorithm, variant in variants.items():
-            curves = pd.concat([results.evaluations(variant, seed).assign(seed=seed) for seed in results.seeds])
+            curves = results.all_evaluations(variant)
             frames.append(curves.assign(dataset=dataset, variant=variant))
             error_curve(axis, curves, results.paper.variants[variant].title, _style(results, algorithm))
         axis.set(xlabel="training step", ylabel="test error, %")
@@ -112,7 +112,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     for axis, title, dataset, variants in panels:
         axis.set_title(title)
         learned = {
-            algorithm: [results.weight(variant, "coefficients", seed) for seed in results.seeds]
+            algorithm: [results.weight(variant, "coefficients", seed) for seed in results.own_seeds[variant]]
             for algorithm, variant in variants.items()
             if learns_coefficients(results.paper, variant)
         }

@@ -46,10 +46,10 @@ def arrays(results: Results) -> dict[str, Array]:
         summed over the pixels, from the capsules of `DECODER` and `OTHER`. For the first seed and the first ten images
         of each class: `shown` [n], positions in `images-s`; `decoded` [2, n, H, W], the decoded pictures.
     """
-    if not {DECODER, OTHER} <= results.paper.variants.keys():
-        return {}
     found: dict[str, Array] = {}
-    for seed in results.seeds:
+    for seed, part in results.by_seed():
+        if not {DECODER, OTHER} <= part.paper.variants.keys():
+            continue
         other = results.latents(OTHER, DECODED_SET, "capsules", "scores", "labels", seed=seed)
         own = results.latents(DECODER, DECODED_SET, "capsules", seed=seed)
         right = np.flatnonzero(other["scores"].argmax(1) == other["labels"])
@@ -57,33 +57,33 @@ def arrays(results: Results) -> dict[str, Array]:
         decoder = results.run(DECODER, seed)
         decoded = [_reconstruct(decoder, each["capsules"][right], labels) for each in (own, other)]
         errors = np.stack([squared_error(pictures, images) for pictures in decoded])
-        found |= {f"images-{seed}": right, f"errors-{seed}": errors}
-        if seed == results.seeds[0]:
+        if not found:
             shown = first_of_each(labels, SHOWN)
             found |= {"shown": shown, "decoded": np.stack([pictures[shown] for pictures in decoded])}
+        found |= {f"images-{seed}": right, f"errors-{seed}": errors}
     return found
 
 
 def metrics(results: Results) -> pd.DataFrame:
     """Errors, their convergence, learned coefficients, errors of decoded images, and time per step."""
     rows: list[MetricRow] = []
-    for place, seed in enumerate(results.seeds):
-        rows += _error_metrics(results, place, seed)
-        rows += _convergence_metrics(results, seed)
-        rows += _coefficient_metrics(results, seed)
-        rows += _decoded_metrics(results, seed)
+    for seed, part in results.by_seed():
+        rows += _error_metrics(part, seed)
+        rows += _convergence_metrics(part, seed)
+        rows += _coefficient_metrics(part, seed)
+        rows += _decoded_metrics(part, seed)
     return metric_rows(rows + _time_metrics(results))
 
 
 # Errors
 
 
-def _error_metrics(results: Results, place: int, seed: int) -> list[MetricRow]:
-    """Test errors of the seed at a place of `results.seeds`, and averages of algorithms tested on all of `AVERAGED`."""
+def _error_metrics(results: Results, seed: int) -> list[MetricRow]:
+    """Test errors of a seed, and averages of algorithms tested on all of `AVERAGED`."""
     variants, rows = by_dataset(results.paper), []
     for by_algorithm in variants.values():
         for variant in by_algorithm.values():
-            error, n, on = _errors(results, variant)[place], _tested(results, variant), _test_set(results, variant)
+            error, n, on = _errors(results, variant)[0], _tested(results, variant), _test_set(results, variant)
             rows.append((variant, seed, "error", float(error), math.nan, n, "percent", on))
     for algorithm in titles(results.paper):
         averaged = [variants.get(dataset, {}).get(algorithm, "") for dataset in AVERAGED]
@@ -91,7 +91,7 @@ def _error_metrics(results: Results, place: int, seed: int) -> list[MetricRow]:
             errors = np.mean([_errors(results, variant) for variant in averaged], axis=0)
             n = sum(_tested(results, variant) for variant in averaged)
             on = " and ".join(_test_set(results, variant) for variant in averaged)
-            rows.append((averaged[-1], seed, "average-error", float(errors[place]), math.nan, n, "percent", on))
+            rows.append((averaged[-1], seed, "average-error", float(errors[0]), math.nan, n, "percent", on))
     return rows
 
 

@@ -37,7 +37,7 @@ def arrays(results: Results) -> dict[str, Array]:
     """
     found = {}
     for variant in of_family(results.paper, "experts"):
-        probes = [results.probe(variant, "samples", seed) for seed in results.seeds]
+        probes = [results.probe(variant, "samples", seed) for seed in results.own_seeds[variant]]
         pairs = [(flat(probe["complete"]), flat(probe["opposite"])) for probe in probes]
         values = [correlation(*pair) for pair in pairs]
         found[f"opposite-{variant}"] = np.stack(values).reshape(len(probes), *probes[0]["complete"].shape[:2])
@@ -47,11 +47,11 @@ def arrays(results: Results) -> dict[str, Array]:
 def metrics(results: Results) -> pd.DataFrame:
     """Head accuracies, reconstruction errors, use of the capsules, quality of samples, sizes, and training time."""
     rows: list[MetricRow] = []
-    for place, seed in enumerate(results.seeds):
-        rows += _code_metrics(results, seed)
-        rows += _sample_metrics(results, seed)
-        rows += _opposite_metrics(results, place, seed)
-        rows += _time_metrics(results, seed)
+    for seed, part in results.by_seed():
+        rows += _code_metrics(part, seed)
+        rows += _sample_metrics(results, part, seed)
+        rows += _opposite_metrics(results, part, seed)
+        rows += _time_metrics(part, seed)
     return pd.concat([head_metrics(results), metric_rows(rows + _size_metrics(results))], ignore_index=True)
 
 
@@ -106,17 +106,21 @@ def _time_metrics(results: Results, seed: int) -> list[MetricRow]:
 # Samples
 
 
-def _sample_metrics(results: Results, seed: int) -> list[MetricRow]:
-    """What the judge of the same seed, a ConvNet, measures on the samples of all models and on test images."""
+def _sample_metrics(results: Results, part: Results, seed: int) -> list[MetricRow]:
+    """What a judge, a ConvNet, measures on test images and on the samples of all models of a seed.
+
+    The judge has the same seed if it was trained with it, else its first.
+    """
     variants, rows = results.paper.variants, []
     for names in by_dataset(results.paper).values():
         judges = [name for name in names if variants[name].model.family == "convnet"]
         for name in judges[:1]:
-            judge, on = Judge(results.run(name, seed)), results.test_set(name)
+            known = seed in results.own_seeds[name]
+            judge, on = Judge(results.run(name, seed if known else None)), results.test_set(name)
             train, test = (_images(results.split(each)) for each in (variants[name].data, variants[name].test))
             real = judge(test)
-            rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on)
-            for variant in (each for each in names if "samples" in variants[each].probes):
+            rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on) if known else []
+            for variant in (each for each in names if each in part.own_seeds and "samples" in variants[each].probes):
                 probe = results.probe(variant, "samples", seed)
                 for domain in (each for each in DOMAINS if each in probe):
                     samples = _first(probe[domain])
@@ -170,10 +174,10 @@ def agreement(first: Array, second: Array) -> Array:
     return np.mean(shares, axis=0)
 
 
-def _opposite_metrics(results: Results, place: int, seed: int) -> list[MetricRow]:
+def _opposite_metrics(results: Results, part: Results, seed: int) -> list[MetricRow]:
     rows = []
-    for variant in of_family(results.paper, "experts"):
-        values = results.arrays[f"opposite-{variant}"][place].ravel()
+    for variant in of_family(part.paper, "experts"):
+        values = results.arrays[f"opposite-{variant}"][list(results.own_seeds[variant]).index(seed)].ravel()
         rows.append(mean_row(variant, seed, "opposite-correlation", values, "ratio", results.test_set(variant)))
     return rows
 

@@ -53,7 +53,7 @@ def _row(results: Results, variant: str, domain: str) -> dict[str, object]:
         metrics |= {"usage": "usage", "selectivity": "selectivity", "linear %": f"linear-{protocol}"}
     row |= {column: _mean(results, variant, metric) for column, metric in metrics.items()}
     share = _mean(results, variant, f"{domain}-negatives")
-    return row | {"negatives %": None if share is None else 100 * share, "seeds": len(results.seeds)}
+    return row | {"negatives %": None if share is None else 100 * share, "seeds": len(results.own_seeds[variant])}
 
 
 def _mean(results: Results, variant: str, metric: str) -> float | None:

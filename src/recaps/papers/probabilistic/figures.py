@@ -69,13 +69,13 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
         family = results.paper.variants[next(iter(points.values()))[0]].title.partition(" (")[0]
         label = f"{family}, {FEATURES.get(head, head)}"
         runs = {degrees: (name, results.metric(name, f"{head}-{own}")) for degrees, (name, own) in points.items()}
-        over_seeds = np.stack([values for _, values in runs.values()])
-        (line,) = axis.plot(list(runs), over_seeds.mean(1), label=label, **style(place))
-        if over_seeds.shape[1] > 1:
-            low, high = over_seeds.min(1), over_seeds.max(1)
+        over_seeds = [values for _, values in runs.values()]
+        (line,) = axis.plot(list(runs), [values.mean() for values in over_seeds], label=label, **style(place))
+        if max(map(len, over_seeds)) > 1:
+            low, high = ([extreme(values) for values in over_seeds] for extreme in (np.min, np.max))
             axis.fill_between(list(runs), low, high, color=line.get_color(), alpha=0.18, linewidth=0)
         for degrees, (variant, values) in runs.items():
-            seeded = zip(results.seeds, values, strict=True)
+            seeded = zip(results.own_seeds[variant], values, strict=True)
             rows += [(label, variant, head, degrees, seed, float(value)) for seed, value in seeded]
     axis.set(xlabel="largest rotation in training and test, degrees", ylabel="accuracy, %")
     axis.set_xticks((0, *ROTATED))

@@ -43,7 +43,7 @@ def arrays(results: Results) -> dict[str, Array]:
     """
     made: dict[str, Array] = {}
     for variant, settings in results.paper.variants.items():
-        for seed in results.seeds:
+        for seed in results.own_seeds[variant]:
             if "rotations" in settings.probes:
                 probe = results.probe(variant, "rotations", seed)
                 agreement = same_template(probe["owner"], probe["angles"], probe["images"][0, :, 0] > INK)
@@ -88,8 +88,8 @@ def trained_on_rotations(results: Results) -> dict[tuple[str, str], dict[int, tu
 
 def _findings(results: Results) -> list[MetricRow]:
     rows: list[MetricRow] = []
-    variants = results.paper.variants
-    for seed in results.seeds:
+    for seed, part in results.by_seed():
+        variants = part.paper.variants
         for variant, settings in variants.items():
             if "rotations" in settings.probes:
                 rows += _rotation_metrics(results, variant, seed)
@@ -225,18 +225,17 @@ def _size(results: Results, variant: str, seed: int, metric: str, prefix: str) -
 
 def _leads(results: Results) -> list[MetricRow]:
     """Smallest lead of each line of figure 4 over the VAE, in percent, over all rotations of the training digits."""
-    lines = trained_on_rotations(results)
-    vae = lines.get(("vae", "linear"), {})
     rows: list[MetricRow] = []
-    for (family, head), points in lines.items():
-        if family == "vae" or not {0, *ROTATED} <= {*points} or not {*ROTATED} <= {*vae}:
-            continue
-        for place, seed in enumerate(results.seeds):
+    for seed, part in results.by_seed():
+        lines = trained_on_rotations(part)
+        vae = lines.get(("vae", "linear"), {})
+        for (family, head), points in lines.items():
+            if family == "vae" or not {0, *ROTATED} <= {*points} or not {*ROTATED} <= {*vae}:
+                continue
             leads = []
             for degrees in ROTATED:
                 (variant, protocol), (other, others) = points[degrees], vae[degrees]
-                ours = results.head(variant, head, protocol)[place]
-                theirs = results.head(other, "linear", others)[place]
+                [ours], [theirs] = part.head(variant, head, protocol), part.head(other, "linear", others)
                 gap, error = ours["accuracy"] - theirs["accuracy"], math.hypot(_error(ours), _error(theirs))
                 leads.append((100 * gap, 100 * error, ours["n"], _tested_on(results, protocol)))
             least, error, n, on = min(leads)

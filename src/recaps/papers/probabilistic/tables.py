@@ -91,7 +91,7 @@ def table_3(results: Results) -> pd.DataFrame:
             found = {column: results.metric(variant, metric) for column, metric in metrics.items()}
             accuracies = {column: values.mean() for column, values in found.items() if len(values)}
             if accuracies:
-                row = {"features": FEATURES[head], "model": settings.title, "seeds": len(results.seeds)}
+                row = {"features": FEATURES[head], "model": settings.title, "seeds": len(results.own_seeds[variant])}
                 rows.append(row | accuracies)
     return pd.DataFrame(rows, columns=["features", "model", *UPRIGHT.values(), "seeds"])
 

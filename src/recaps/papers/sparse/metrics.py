@@ -13,8 +13,8 @@ from recaps.report.results import MetricRow, Results, head_metrics, mean_row, me
 def metrics(results: Results) -> pd.DataFrame:
     """Accuracies of heads, reconstruction errors, and the numbers behind figures 2 to 4 and section 2.2."""
     rows: list[MetricRow] = []
-    for seed in results.seeds:
-        for variant, settings in results.paper.variants.items():
+    for seed, part in results.by_seed():
+        for variant, settings in part.paper.variants.items():
             if routes(settings):
                 rows += _capsule_metrics(results, variant, settings, seed)
     return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)

@@ -14,7 +14,7 @@ def metrics(results: Results) -> pd.DataFrame:
     rows = [
         mean_row(variant, seed, "longest", _scores(results, variant, seed).max(1), "ratio", test)
         for variant in results.paper.variants
-        for seed in results.seeds
+        for seed in results.own_seeds[variant]
     ]
     return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)
 
