@@ -111,13 +111,13 @@ class Clone:
 
 
 def copy(root: Path, folder: Path, parts: Iterable[str] = PARTS) -> Clone:
-    """Copy the parts of the repository at `root` that a run needs to an empty folder."""
+    """Copy the parts of the repository at `root` that a run needs to an empty folder, with Python's caches."""
     for name in parts:
         source, target = root / name, folder / name
         if source.is_symlink():
             target.symlink_to(source.readlink())
         elif source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.egg-info"))
         elif source.exists():
             target.parent.mkdir(exist_ok=True)
             shutil.copy2(source, target)
