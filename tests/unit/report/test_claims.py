@@ -25,6 +25,8 @@ OTHERS = {
     "support-slope",
     "rank0-frequency-min",
     "rank0-frequency-max",
+    "rank0-capsules",
+    "parameter-change",
     "leave-one-out-change",
     "mask-active",
 }

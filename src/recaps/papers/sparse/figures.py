@@ -8,10 +8,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from recaps.config.base import snapshot_of
 from recaps.npz import Array
 from recaps.papers.sparse.metrics import relative_support, routes, sparse
 from recaps.report.plots import mosaic
 from recaps.report.results import Results
+
+#: The protocol of a trained model that the protocols of snapshots repeat.
+TRAINED = "affnist-a-position"
 
 
 def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -65,9 +69,9 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The frequency of each rank on affNIST for each capsule, a panel per sparse model."""
     every = results.paper.variants.items()
     shown = {name: each for name, each in every if sparse(each) and "affnist/test" in each.latents}
-    drawing, axes = plt.subplots(1, len(shown), figsize=(5.6 * len(shown), 3.6), squeeze=False)
+    drawing, axes = plt.subplots(len(shown), 1, figsize=(7.2, 3.6 * len(shown)), squeeze=False)
     rows = []
-    for axis, (variant, settings) in zip(axes[0], shown.items(), strict=True):
+    for axis, (variant, settings) in zip(axes[:, 0], shown.items(), strict=True):
         frequencies = rank_frequencies(results.latents(variant, "affnist/test", "ranks")["ranks"])
         _draw_frequencies(axis, frequencies, settings.model.frequency_range)
         if len(shown) > 1:
@@ -122,6 +126,41 @@ def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, fl
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Dimensions of the most active SPARSECAPS capsule, each set from -1 to 1."""
     return _traversals(results, "sparsecaps-28", "value of one dimension of the most active capsule", 8)
+
+
+def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Accuracy on affNIST (a) of the snapshots of each variant that has them, and of the trained model."""
+    drawing, axis = plt.subplots(figsize=(5.6, 3.7))
+    printed = {each.variant: each.value for each in results.printed.values() if each.metric == f"svm-{TRAINED}"}
+    rows = []
+    for variant, settings in results.paper.variants.items():
+        points = snapshots(results, variant)
+        if not points:
+            continue
+        points |= {settings.training.steps: TRAINED}
+        values = {step: results.metric(variant, f"svm-{protocol}") for step, protocol in sorted(points.items())}
+        (line,) = axis.plot([*values], [each.mean() for each in values.values()], marker="o", label=settings.title)
+        if max(map(len, values.values())) > 1:
+            low, high = ([extreme(each) for each in values.values()] for extreme in (np.min, np.max))
+            axis.fill_between([*values], low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        if variant in printed:
+            axis.axhline(printed[variant], color=line.get_color(), linestyle=":", linewidth=1)
+        for step, each in values.items():
+            seeded = zip(results.own_seeds[variant], each, strict=True)
+            rows += [(variant, step, seed, float(value)) for seed, value in seeded]
+    axis.set(xscale="log", xlabel="training step", ylabel="accuracy on affNIST (a), %")
+    steps = sorted({step for _, step, _, _ in rows})
+    axis.set_xticks(steps, [f"{step:,}" for step in steps])
+    axis.minorticks_off()
+    axis.legend()
+    return drawing, pd.DataFrame(rows, columns=["variant", "step", "seed", "accuracy"])
+
+
+def snapshots(results: Results, variant: str) -> dict[int, str]:
+    """The protocols that test an SVM on a snapshot of a variant, by training step."""
+    protocols = results.paper.variants[variant].heads.get("svm", ())
+    steps = {protocol: snapshot_of(results.paper.protocols[protocol].test.set)[1] for protocol in protocols}
+    return {step: protocol for protocol, step in steps.items() if step is not None}
 
 
 def _traversals(results: Results, variant: str, label: str, count: int) -> tuple[Figure, pd.DataFrame]:

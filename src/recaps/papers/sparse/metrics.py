@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 
 from recaps.config.variant import Variant
 from recaps.npz import Array
 from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+
+#: A capsule counts as used if it has rank 0 in at least this share of the images.
+USED = 0.02
 
 
 def metrics(results: Results) -> pd.DataFrame:
@@ -47,6 +52,9 @@ def _capsule_metrics(results: Results, variant: str, settings: Variant, seed: in
     if "single-capsules" in settings.probes:
         change = leave_one_out_change(results.probe(variant, "single-capsules", seed=seed))
         rows.append(mean("leave-one-out-change", change, "ratio", test))
+    if "traversals" in settings.probes:
+        change = largest_change(results.probe(variant, "traversals", seed=seed)["decoded"])
+        rows.append(mean("parameter-change", change, "ratio", test))
     if sparse(settings):
         rows.append(mean("mask-active", (arrays["mask"] >= 0.1).sum(1), "count", test))
     if sparse(settings) and "affnist/test" in settings.latents:
@@ -54,6 +62,8 @@ def _capsule_metrics(results: Results, variant: str, settings: Variant, seed: in
         order = first.mean(0).argsort()
         for label, capsule in (("min", order[0]), ("max", order[-1])):
             rows.append(mean(f"rank0-frequency-{label}", first[:, capsule], "fraction", "affnist/test"))
+        used = float((first.mean(0) >= USED).sum())
+        rows.append((variant, seed, "rank0-capsules", used, math.nan, 0, "count", results.resolve("affnist/test")))
     return rows
 
 
@@ -61,6 +71,21 @@ def leave_one_out_change(probe: dict[str, Array]) -> Array:
     """Largest change from leaving out one capsule, relative to the reconstruction, in squared norm: [N]."""
     change = np.square(probe["without"] - probe["full"][:, None]).sum((2, 3, 4))
     return np.asarray(change.max(1) / np.square(probe["full"]).sum((1, 2, 3)))
+
+
+def largest_change(decoded: Array) -> Array:
+    """Largest change from moving one parameter of a capsule over its range, relative to the picture: [N].
+
+    Args:
+        decoded: pictures for n values of each parameter, [N, D, n, C, H, W].
+
+    Returns:
+        For the parameter that changes an image most, the squared distance between the first and the last picture,
+        relative to the squared norm of the middle one.
+    """
+    distance = np.square(decoded[:, :, -1] - decoded[:, :, 0]).sum((2, 3, 4))
+    middle = np.square(decoded[:, :, decoded.shape[2] // 2]).sum((2, 3, 4))
+    return np.asarray((distance / middle).max(1))
 
 
 def relative_support(support: Array) -> Array:
