@@ -200,7 +200,8 @@ def test_metrics_and_plots(project: Repository) -> None:
     shown = json.loads(project.dvc("metrics", "show", "--json", *verdicts))
     for paper, file in zip(("sparse", "experts"), verdicts, strict=True):
         counts = shown[""]["data"][file]["data"]
-        claims = [row for row in rows(project.folder / "results/smoke/scorecard.csv") if (row["paper"], row["check"]) == (paper, "False")]
+        card = rows(project.folder / "results/smoke/scorecard.csv")
+        claims = [row for row in card if (row["paper"], row["check"]) == (paper, "False")]
         assert sum(counts.values()) == len(claims)
         assert counts["reproduced"] == len([row for row in claims if row["verdict"] == "reproduced"])
     scorecard = project.folder / "results/smoke/scorecard.json"
