@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path += [str(ROOT / "tests"), str(ROOT / "workflow")]
 
 import trainings as faults  # noqa: E402
 from private_slurm import private_slurm, why_not  # noqa: E402
