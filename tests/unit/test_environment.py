@@ -86,3 +86,9 @@ def test_find_python_ends_in_one_line(root: Path) -> None:
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "Python 3.11 or newer" in done.stderr
+
+
+def test_the_campaign_of_faults_starts(root: Path) -> None:
+    """`make faults` runs it outside of pytest, without pytest's folders of modules."""
+    command = [sys.executable, str(root / "tests/cluster/campaign.py"), "--help"]
+    assert "--into" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -291,7 +291,8 @@ def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     results = make(tmp_path, config(**{"fashion-l2": {"seeds": [0, 1]}}), seeds=(0,))
     assert [len(results.metric(name, "error")) for name in ("fashion-l2", "fashion-dr")] == [2, 1]
     assert len(results.metric("fashion-l2", "steps-to-level")) == 1, "DR was trained with one seed"
-    made_results.drawn(results, tmp_path)
+    assert {1, 2} <= set(tables.table_2(results)["seeds"].dropna())
+    assert set(figures.figure_3(results)[1]["seed"]) == {0, 1}
 
 
 def test_figure_2_lists_its_images(results: Results) -> None:

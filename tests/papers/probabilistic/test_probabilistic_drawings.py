@@ -661,7 +661,8 @@ def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
         len(results.metric(name, f"{head}-mnist")) for name, head in (("capsules", "presence"), ("vae", "linear"))
     ] == [2, 1]
     assert len(results.metric("capsules", "least-lead-presence")) == 1, "the VAE was trained with one seed"
-    made_results.drawn(results, tmp_path)
+    assert {1, 2} <= set(tables.table_3(results)["seeds"].dropna())
+    assert set(figures.figure_4(results)[1]["seed"]) == {0, 1}
 
 
 def test_figure_4_has_a_line_for_each_model_and_a_band_over_seeds(results: Results) -> None:
