@@ -107,8 +107,9 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
         read = sum(
             min(images(snapshot_of(name)[0], project.scale, pairs=True), limit) for name, limit in limits.items()
         )
+        amounts = {"latents": read, "models": 1 + len(variant.training.snapshots)}
         for kind, size in known[bench.work_of(variant)].items():
-            total[kind] += len(project.seeds_of(variant)) * size * (read if kind == "latents" else 1)
+            total[kind] += len(project.seeds_of(variant)) * size * amounts.get(kind, 1)
     for name in {project.resolve(name) for paper in project.papers.values() for name in paper.used_sets}:
         about = catalogue.describe(name.split("/")[0])
         pixels = about["channels"] * about["height"] * about["width"]

@@ -49,6 +49,12 @@ def test_storage_of_a_paper_by_hand() -> None:
                for each in variants.values() for name, limit in each.latents.items())  # fmt: skip
     found = estimate.storage(paper, known)
     assert found["models"] == pytest.approx(2 * 8 * 100 / 1e9)
+    experts = paper.papers["experts"]
+    judge = experts.variants["mnist-judge"]
+    watched = judge.model_copy(update={"training": judge.training.model_copy(update={"snapshots": (1, 2, 3)})})
+    more = experts.model_copy(update={"variants": {**experts.variants, "mnist-judge": watched}})
+    with_snapshots = estimate.storage(paper.model_copy(update={"papers": {"experts": more}}), known)
+    assert with_snapshots["models"] == pytest.approx(2 * (8 + 3) * 100 / 1e9)
     assert found["checkpoints"] == pytest.approx(2 * 8 * 300 / 1e9)
     assert found["latents"] == pytest.approx(2 * 10 * read / 1e9)
     assert found["data sets"] == pytest.approx(2 * 70_000 * (28 * 28 + 8) / 1e9)
