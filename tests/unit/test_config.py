@@ -259,6 +259,16 @@ def test_a_data_set_is_replaced_by_the_one_of_the_scale(config: Path) -> None:
     assert desk.resolve("mnist-40/test") == "mnist-40/test"
 
 
+@pytest.mark.parametrize(
+    ("snapshots", "message"),
+    [([40000], "40000 is after the last step, 30000"), ([2, 1], "the steps do not increase"), ([0], "greater than")],
+)
+def test_snapshots_are_steps_of_the_training(config: Path, snapshots: list[int], message: str) -> None:
+    changed = {"sparse": {"variants": {"dense-28": {"training": {"snapshots": snapshots}}}}}
+    with pytest.raises(UserError, match=message):
+        load({"scale": "desk", "papers": ["sparse"], "overrides": changed}, config)
+
+
 @pytest.mark.parametrize(("name", "known"), [("mnist/test@5", True), ("mnist/test@6", False)])
 def test_latents_of_a_snapshot_need_it(tmp_path: Path, config: Path, name: str, known: bool) -> None:
     kept = TOY.replace("both: {<<: *plain,", "both: {<<: *plain, training: {snapshots: [5]},")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recaps.config.base import Section, Steps
 
@@ -54,3 +54,9 @@ class Training(Section):
     0: no evaluation."""
     evaluate_images: int | None = Field(None, ge=1)
     """Number of test images, from the first, that each evaluation uses. null: all."""
+
+    @model_validator(mode="after")
+    def _check_snapshots(self) -> Training:
+        if self.snapshots and self.snapshots[-1] > self.steps:
+            raise ValueError(f"snapshots: {self.snapshots[-1]} is after the last step, {self.steps}")
+        return self
