@@ -163,8 +163,10 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     columns = {}
     for name in (*project.papers, "all"):
         part = project.model_copy(update={"papers": {name: project.papers[name]}}) if name != "all" else project
-        counts, own = jobs(Plan(part)), [runs[key] for key in variants(part)]
-        total = "not measured" if None in own else f"{len(project.seeds) * sum(filter(None, own)):.1f}"
+        counts = jobs(Plan(part))
+        own = {key: (runs[key], len(project.seeds_of(variant))) for key, variant in variants(part).items()}
+        known_hours = [each * seeds for each, seeds in own.values() if each is not None]
+        total = f"{sum(known_hours):.1f}" if len(known_hours) == len(own) else "not measured"
         sized = storage(part, known) if known else {}
         columns[name] = {
             **{f"jobs: {rule}": f"{count}" for rule, count in {**counts, "all": sum(counts.values())}.items()},

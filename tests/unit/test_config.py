@@ -207,7 +207,7 @@ def test_order_of_merging(config: Path) -> None:
 
     assert training().steps < 1000, "the scale's defaults win over the paper's"
     assert training().shift == 6, "the variant's own settings stay"
-    assert training(**in_dense(training={"steps": 7})).steps == 7, "the user's overrides win over all"
+    assert training(**in_dense(training={"steps": 13})).steps == 13, "the user's overrides win over all"
 
 
 def test_a_list_of_probes_means_the_usual_number_of_images(config: Path) -> None:

@@ -208,9 +208,12 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
         if (other := project.dataset(name)) != name:
             found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
     found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
-    if len(project.seeds) == 1:
+    variants = [variant for paper in project.papers.values() for variant in paper.variants.values()]
+    single = sum(len(project.seeds_of(variant)) == 1 for variant in variants)
+    if single:
+        who = "One seed per variant" if single == len(variants) else f"{single} variants have one seed"
         found.append(
-            "One seed per variant: there are no intervals, and the spread over seeds is unknown. Tests of orderings "
+            f"{who}: there are no intervals, and the spread over seeds is unknown. Tests of orderings "
             "count the test images only; another seed may give another order."
         )
     shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})

@@ -119,7 +119,8 @@ def _sample_metrics(results: Results, part: Results, seed: int) -> list[MetricRo
             judge, on = Judge(results.run(name, seed if known else None)), results.test_set(name)
             train, test = (_images(results.split(each)) for each in (variants[name].data, variants[name].test))
             real = judge(test)
-            rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on) if known else []
+            if known:
+                rows += _judged(name, seed, "images", real, judge(train), negatives(test, train), on)
             for variant in (each for each in names if each in part.own_seeds and "samples" in variants[each].probes):
                 probe = results.probe(variant, "samples", seed)
                 for domain in (each for each in DOMAINS if each in probe):
