@@ -1,6 +1,6 @@
 """Measure how fast the models train on this machine: `make bench`, or `python -m recaps.bench --help`.
 
-`--save` keeps the times for `make estimate`. `--plain` also times each step without the compiled kernels.
+`--save` keeps the times for `make estimate`. `--plain` also times each step without the fast paths of CPUs.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ def random_split(name: str, n: int) -> Arrays:
 def count_flop(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
     """Return the operations that training step `at` needs.
 
-    Convolutions and fully connected layers are counted as they run. Votes and routing are counted by their equations,
-    because the block-diagonal products that compute them do more arithmetic.
+    Convolutions and fully connected layers are counted as PyTorch runs them. Votes and routing are counted by their
+    equations, because the block-diagonal products that compute them do more arithmetic.
     """
     counter: Any = FlopCounterMode(display=False)
-    with counter:
+    with kernels.off(), counter:
         _stepper(model, batch, at, device, precision)()
     by_operation = counter.get_flop_counts()["Global"]
     routing = model.routing_operations(len(batch["labels"]))
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
-    parser.add_argument("--plain", action="store_true", help="also time each step without the compiled kernels")
+    parser.add_argument("--plain", action="store_true", help="also time each step without the fast paths of CPUs")
     parser.add_argument(
         "--save", nargs="?", type=Path, const=FILE, metavar="FILE", help=f"keep the times (default: in {FILE})"
     )

@@ -7,7 +7,7 @@ import reference
 import torch
 from torch import Tensor
 
-from recaps.nn import convolution
+from recaps.nn import convolution, fourier, kernels, precision
 from recaps.nn.layers import Votes
 from recaps.nn.losses import margin_loss, right
 from recaps.nn.routing.dynamic import dynamic_routing
@@ -102,6 +102,59 @@ def test_convolution_matches_pytorchs_in_value_and_gradient(
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kernel", "stride"), [(20, 20, 9, 2), (19, 14, 9, 2), (13, 13, 5, 1), (12, 17, 4, 3)]
+)
+def test_products_of_spectra_are_convolutions(height: int, width: int, kernel: int, stride: int) -> None:
+    images, weight = random(2, 3, height, width), random(4, 3, kernel, kernel, seed=1)
+    slow = torch.nn.functional.conv2d(images, weight, stride=stride)
+    direction = random(*slow.shape, seed=2).detach()
+    fast = fourier.convolve(images.float(), weight.float(), stride)
+    made = torch.autograd.grad(fast, (images, weight), direction.float())
+    wanted = torch.autograd.grad(slow, (images, weight), direction)
+    for ours, theirs in zip((fast, *made), (slow, *wanted), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-6 * float(theirs.detach().abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "dtype", "unit", "used"),
+    [
+        (32, 20, torch.bfloat16, False, True),
+        (32, 20, torch.float32, True, True),
+        (32, 20, torch.bfloat16, True, False),
+        (32, 12, torch.float32, False, False),
+        (2, 20, torch.float32, False, False),
+        (32, 20, torch.float64, False, False),
+    ],
+)
+def test_spectra_are_used_where_they_pay(
+    channels: int, side: int, dtype: torch.dtype, unit: bool, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": unit})
+    called: list[int] = []
+    plain = fourier.convolve
+    monkeypatch.setattr(fourier, "convolve", lambda *given: called.append(1) or plain(*given))
+    images, weight = (random(*shape).detach().to(dtype) for shape in ((1, channels, side, side), (16, channels, 9, 9)))
+    made = convolution.convolve(images, weight, 2)
+    assert (bool(called), made.dtype) == (used, dtype)
+    with kernels.off():
+        exact = convolution.convolve(images, weight, 2)
+    torch.testing.assert_close(made, exact, rtol=0, atol=0.01 * float(exact.abs().max()))
+
+
+def test_gradients_have_the_precision_of_the_forward_pass() -> None:
+    weight = random(8, 8).detach().float().requires_grad_()
+    inputs = random(8, 8, seed=1).detach().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        with precision.float32(inputs):
+            loss = (inputs @ weight @ inputs).sum()
+        precision.backward(loss)
+    made = weight.grad
+    assert made is not None
+    exact = torch.autograd.grad((inputs.double() @ weight.double() @ inputs.double()).sum(), weight)[0]
+    torch.testing.assert_close(made, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_squash_matches_and_survives_zero() -> None:

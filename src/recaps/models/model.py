@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recaps.config.training import Training
+from recaps.nn.precision import backward
 
 Batch = dict[str, Tensor]
 """A mini-batch. `images`: float32 [B, C, H, W], in 0..1 unless standardised. `labels`: int64 [B]. If every image shows
@@ -65,7 +66,7 @@ class Model(nn.Module):
             group["lr"] = learning_rate(self.training_options, step) * group.get("factor", 1.0)
         losses = self.losses(batch, step)
         self.optimizer.zero_grad(set_to_none=True)
-        losses["loss"].backward()
+        backward(losses["loss"])
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
 

@@ -1,5 +1,7 @@
 """Compiled kernels for CPUs. `fits` decides between a kernel and the plain version; `off` disables all kernels.
 
+`off` also disables the other fast paths of CPUs: those that ask `enabled`.
+
 Kernels import nothing from the layers that call them. A caller imports a kernel when it calls it, because loading the
 compiler takes half a second.
 """
@@ -18,6 +20,11 @@ VARIANCE, SHARE = 1e-6, 1e-8
 LANES = 16
 
 _enabled = True
+
+
+def enabled() -> bool:
+    """Return whether this is outside of `off`."""
+    return _enabled
 
 
 def fits(poses: Tensor, weight: Tensor) -> bool:

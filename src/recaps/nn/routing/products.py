@@ -1,7 +1,7 @@
 """Dot products and weighted sums of votes, each as one batched matrix product.
 
 Votes are by far the largest tensor of a capsule network, and reading them takes most of the time. With J vectors on a
-block diagonal, the product [I, J*D] x [J*D, J] gives all dot products. The diagonal blocks of the product [J, I] x
+block diagonal, the product [J, J*D] x [J*D, I] gives all dot products. The diagonal blocks of the product [J, I] x
 [I, J*D] are the weighted sums. Both products do more arithmetic than the equations need, and are still much faster than
 multiplication and summation of broadcast tensors.
 """
@@ -13,14 +13,13 @@ from torch import Tensor
 
 
 def dots(flat: Tensor, vectors: Tensor) -> Tensor:
-    """Dot product of each vote with the vector of its output: [B, I, J*D] and [B, J, D] to [B, I, J]."""
-    return torch.bmm(flat, block_diagonal(vectors.to(flat.dtype)))
+    """Dot product of each vote with the vector of its output: [B, I, J*D] and [B, J, D] to [B, J, I]."""
+    return torch.bmm(block_diagonal(vectors.to(flat.dtype)).transpose(1, 2), flat.transpose(1, 2))
 
 
 def weighted_sum(weights: Tensor, flat: Tensor) -> Tensor:
-    """Weighted sum of the votes for each output: [B, I, J] and [B, I, J*D] to [B, J, D], in float32 at least."""
-    outputs = weights.shape[2]
-    every = torch.bmm(weights.transpose(1, 2), flat).unflatten(2, (outputs, -1))
+    """Weighted sum of the votes for each output: [B, J, I] and [B, I, J*D] to [B, J, D], in float32 at least."""
+    every = torch.bmm(weights, flat).unflatten(2, (weights.shape[1], -1))
     own = every.diagonal(dim1=1, dim2=2).transpose(1, 2)
     return own.float() if own.element_size() < 4 else own
 

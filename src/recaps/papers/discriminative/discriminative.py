@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from recaps.config.training import Training
 from recaps.models.model import Batch, learning_rate
 from recaps.models.supcaps import SupCaps
+from recaps.nn.precision import backward
 from recaps.nn.routing.interface import Routed
 from recaps.papers.discriminative.options import DiscriminativeOptions
 from recaps.papers.discriminative.routing import TwoWays, discriminative_routing, objective
@@ -84,7 +85,7 @@ class DiscriminativeCaps(SupCaps):
         losses = self.losses(batch, step)
         for optimizer in self.optimizers().values():
             optimizer.zero_grad(set_to_none=True)
-        (losses["loss"] - losses["objective"]).backward()
+        backward(losses["loss"] - losses["objective"])
         for optimizer in self.optimizers().values():
             optimizer.step()
         return {name: value.detach() for name, value in losses.items()}

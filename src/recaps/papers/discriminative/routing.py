@@ -77,7 +77,8 @@ class _Weighted(torch.autograd.Function):
             if squash_votes:
                 lengths.append(torch.linalg.vector_norm(some, dim=-1, dtype=coefficients.dtype))
                 weights = coefficients * _scale(lengths[-1].square() + EPSILON)
-            sums.append(weighted_sum(weights.to(votes.dtype).expand(len(some), -1, -1), some.flatten(2)))
+            by_output = weights.to(votes.dtype).expand(len(some), -1, -1).transpose(1, 2)
+            sums.append(weighted_sum(by_output, some.flatten(2)))
         ctx.save_for_backward(votes, coefficients, *lengths)
         made = torch.cat(sums)
         return made, made.clone()

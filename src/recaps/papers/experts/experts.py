@@ -22,7 +22,7 @@ from recaps.nn.convolution import convolve
 from recaps.nn.layers import Votes
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
-from recaps.nn.precision import float32
+from recaps.nn.precision import backward, float32
 from recaps.nn.routing.cosine import cosine_coupling
 from recaps.nn.squash import squash, unsquash
 from recaps.papers.experts.contrastive_divergence import decoder_update, encoder_update, log_marginal, mixed
@@ -147,7 +147,7 @@ class Experts(Model):
         if self.options.loss == "bce":
             loss = binary_cross_entropy_with_logits(logits, images, reduction="sum") / len(images)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        backward(loss)
         self.optimizer.step()
         return {"loss": loss.detach(), "reconstruction_error": error.detach()}
 
