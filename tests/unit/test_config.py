@@ -105,6 +105,11 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
             f"{PAPER}figure-3.timings: no timing 'stpes' in this paper (did you mean 'steps'?)",
         ),
         (
+            {"overrides": {"sparse": {"timings": {"steps": {"variants": ["dense"], "networks": "papr"}}}}},
+            "src/recaps/papers/sparse/paper.yaml: timings.steps.networks: there is no scale 'papr' "
+            "(did you mean 'paper'?)",
+        ),
+        (
             {"overrides": {"sparse": {"timings": {"steps": {"variant": ["dense"]}}}}},
             f"{PAPER}unknown key 'timings.steps.variant' (did you mean 'variants'?)",
         ),

@@ -54,9 +54,9 @@ def test_names_with_dashes_are_told_apart(plan: Any) -> None:
     assert not re.fullmatch(smoke.any_of("scale"), "desk")
 
 
-def timed(**output: Any) -> dict[str, Any]:
+def timed(networks: str | None = None, **output: Any) -> dict[str, Any]:
     """Overrides that give `sparse` a timing, and its figure 3 what is asked for."""
-    timing = {"variants": ["dense", "convnet"], "rounds": 3, "batch_size": 32}
+    timing = {"variants": ["dense", "convnet"], "rounds": 3, "batch_size": 32, "networks": networks}
     return {"overrides": {"sparse": {"timings": {"steps": timing}, "figures": {"figure-3": output}}}}
 
 
@@ -95,6 +95,15 @@ def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
     assert smoke.timed_variants(names)["dense"] == smoke.training(wildcards())
     assert smoke.timing_options(names) == {"rounds": 3, "steps": 5, "batch_size": 32}
     assert smoke.timing_code(names) not in {smoke.family_code("time_steps")(wildcards(variant=v)) for v in VARIANTS}
+
+
+def test_a_timing_may_take_the_networks_of_another_scale(plan: Any) -> None:
+    smoke = plan(**timed(networks="paper"))
+    of_paper = plan(scale="paper", **timed())
+    made = smoke.timed_variants(wildcards(timing="steps"))["dense"]
+    assert made["model"] == of_paper.training(wildcards())["model"] != smoke.training(wildcards())["model"]
+    assert made["training"] == smoke.training(wildcards())["training"]
+    assert "networks" not in smoke.timing_options(wildcards(timing="steps"))
 
 
 def test_what_metrics_and_drawings_read(plan: Any) -> None:

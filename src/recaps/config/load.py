@@ -33,6 +33,8 @@ class Project(Section):
     papers: dict[str, Paper]
     left_out: dict[str, LeftOut] = {}
     """The parts of the papers that are left out because a data set is unavailable."""
+    elsewhere: dict[str, dict[str, Paper]] = {}
+    """Papers at other scales whose networks are timed, by scale and name."""
 
     def seeds_of(self, variant: Variant) -> tuple[int, ...]:
         """Return the seeds that a variant is trained with."""
@@ -44,6 +46,15 @@ class Project(Section):
         variants = [variant for paper in self.papers.values() for variant in paper.variants.values()]
         own = [seed for variant in variants for seed in self.seeds_of(variant)]
         return tuple(dict.fromkeys([*(self.config.seeds or self.scale.seeds), *own]))
+
+    def timed(self, paper: str, name: str) -> dict[str, Variant]:
+        """Return the variants of a timing, with the networks that are timed."""
+        chosen, timing = self.papers[paper], self.papers[paper].timings[name]
+        variants = {variant: chosen.variants[variant] for variant in chosen.matching(timing.variants)}
+        if timing.networks is None:
+            return variants
+        wide = self.elsewhere[timing.networks][paper].variants
+        return {name: each.model_copy(update={"model": wide[name].model}) for name, each in variants.items()}
 
     def dataset(self, name: str) -> str:
         """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`."""
@@ -83,20 +94,26 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
                 raise UserError(f"config: {key}: there is no paper '{name}'{nearest(name, known)}")
     scale_file = folder / "scales" / f"{config.scale}.yaml"
     scale = check(Scale, read_yaml(scale_file), str(short(scale_file)))
-    chosen = {name: _paper(papers / name / "paper.yaml", config, scale) for name in config.papers or known}
+    chosen = {name: _paper(papers / name / "paper.yaml", config, config.scale) for name in config.papers or known}
+    elsewhere: dict[str, dict[str, Paper]] = {}
     for name, paper in chosen.items():
         for variant, settings in paper.variants.items():
             if settings.seeds and scale.seeds[0] not in settings.seeds:
                 where = f"{short(papers / name / 'paper.yaml')}: variants.{variant}.seeds"
                 raise UserError(f"{where}: the scale's first seed, {scale.seeds[0]}, is missing")
-    project = Project(config=config, scale=scale, papers=chosen)
+        for timing, networks in ((key, each.networks) for key, each in paper.timings.items() if each.networks):
+            if networks not in scales:
+                where = f"{short(papers / name / 'paper.yaml')}: timings.{timing}.networks"
+                raise UserError(f"{where}: there is no scale '{networks}'{nearest(networks, scales)}")
+            elsewhere.setdefault(networks, {})[name] = _paper(papers / name / "paper.yaml", config, networks)
+    project = Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere)
     return _without(project) if config.without else project
 
 
-def _paper(file: Path, config: Config, scale: Scale) -> Paper:
-    """Read a paper's file, merge in the scale's changes, the user's overrides and the defaults, and validate it."""
+def _paper(file: Path, config: Config, scale: str) -> Paper:
+    """Read a paper's file, merge in a scale's changes, the user's overrides and the defaults, and validate it."""
     values = read_yaml(file)
-    at_scale = values.pop("scales", {}).get(config.scale, {})
+    at_scale = values.pop("scales", {}).get(scale, {})
     defaults = values.pop("defaults", {})
     values = merge(values, {key: value for key, value in at_scale.items() if key != "defaults"})
     defaults = merge(defaults, at_scale.get("defaults", {}))

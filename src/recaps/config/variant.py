@@ -75,6 +75,8 @@ class Timing(Section):
     """Training steps per variant and round. Their mean time is one measurement."""
     batch_size: int | None = Field(None, ge=1)
     """Images per mini-batch, for all variants. null: each variant's own batch size."""
+    networks: Name | None = None
+    """Scale whose networks are timed, e.g. `paper`. null: those that are trained."""
 
 
 class Output(Section):

@@ -16,14 +16,16 @@ from recaps.npz import Array
 NEAR_ZERO = 0.01
 
 
-def steps_to_level(*curves: pd.DataFrame) -> list[int]:
-    """For each run, the first step whose error is at most the highest final error of all runs.
+def steps_to_settle(curve: pd.DataFrame) -> int:
+    """The first step whose error is within a tenth of the final error.
+
+    A run with a higher final error does not count as slower for it.
 
     Args:
-        curves: the runs to compare, each with columns `step` and `test_error`.
+        curve: columns `step` and `test_error`.
     """
-    level = max(float(curve["test_error"].iloc[-1]) for curve in curves)
-    return [int(curve.loc[curve["test_error"] <= level, "step"].iloc[0]) for curve in curves]
+    level = 1.1 * float(curve["test_error"].iloc[-1])
+    return int(curve.loc[curve["test_error"] <= level, "step"].iloc[0])
 
 
 def travel(training: Training, factor: float) -> float:
@@ -42,6 +44,13 @@ def early_error(curve: pd.DataFrame) -> float:
     """The `test_error` of the evaluation that is nearest to a tenth of the training."""
     distance = (curve["step"] - curve["step"].iloc[-1] / 10).abs()
     return float(curve.loc[distance.idxmin(), "test_error"])
+
+
+def early_loss(history: pd.DataFrame, name: str) -> float:
+    """The mean of a loss over the first tenth of the training, at least over its first logged value."""
+    logged = history[["step", name]].dropna()
+    early = logged["step"] <= max(logged["step"].iloc[-1] / 10, logged["step"].iloc[0])
+    return float(logged.loc[early, name].mean())
 
 
 def negative_share(values: Array) -> float:

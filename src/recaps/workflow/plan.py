@@ -256,7 +256,7 @@ class Plan:
         return {name: _training(variant) for name, variant in self._timed(wildcards).items()}
 
     def timing_options(self, wildcards: Any) -> dict[str, Any]:
-        return self._timing(wildcards).model_dump(mode="json", exclude={"variants"})
+        return self._timing(wildcards).model_dump(mode="json", exclude={"variants", "networks"})
 
     def latents_of(self, wildcards: Any) -> dict[str, int | None]:
         """Return the latents to extract, by the names of their sets at this scale, with the number of images.
@@ -422,8 +422,7 @@ class Plan:
 
     def _timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""
-        paper = self.project.papers[wildcards.paper]
-        return {name: paper.variants[name] for name in paper.matching(self._timing(wildcards).variants)}
+        return self.project.timed(wildcards.paper, wildcards.timing)
 
     # Checks across files
 

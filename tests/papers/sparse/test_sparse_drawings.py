@@ -97,7 +97,8 @@ def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> 
     data = made_results.drawn(results, tmp_path)
     assert list(data["figure-2"]["variant"].unique()) == ["dense-28", "sparsecaps-28"]
     assert list(data["figure-3"]["variant"].unique()) == [
-        *("supcaps", "dense", "sparsecaps", "sparsecaps-unboosted", "sparsecaps-fine")
+        *("supcaps", "dense", "sparsecaps", "sparsecaps-unboosted", "sparsecaps-fine"),
+        *("supcaps-28", "dense-28", "sparsecaps-28"),
     ]
 
 

@@ -50,7 +50,7 @@ class DiscriminativeCaps(SupCaps):
         self.ascent = (
             torch.optim.Adam([self.coefficients], eps=1e-8, fused=True)
             if self.options.ascent == "adam"
-            else torch.optim.SGD([self.coefficients], lr=self.options.gamma)
+            else torch.optim.SGD([self.coefficients], lr=self.options.gamma if self.options.ascent == "plain" else 0.0)
         )
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:

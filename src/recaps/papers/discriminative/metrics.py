@@ -23,11 +23,12 @@ from recaps.papers.discriminative.variants import (
 from recaps.report.metrics import (
     beyond_class_mean,
     early_error,
+    early_loss,
     first_of_each,
     near_zero_share,
     negative_share,
     squared_error,
-    steps_to_level,
+    steps_to_settle,
     travel,
 )
 from recaps.report.results import MetricRow, Results, mean_row, metric_rows
@@ -117,18 +118,15 @@ def _protocol(results: Results, variant: str) -> str:
 
 
 def _convergence_metrics(results: Results, seed: int) -> list[MetricRow]:
-    rows = []
-    for by_algorithm in by_dataset(results.paper).values():
-        curves = {variant: results.evaluations(variant, seed) for variant in by_algorithm.values()}
-        for variant, curve in curves.items():
-            on, n = _test_set(results, variant), _evaluated(results, variant)
-            lowest, early = float(curve["test_error"].min()), early_error(curve)
-            rows.append((variant, seed, "lowest-error", lowest, math.nan, n, "percent", on))
-            rows.append((variant, seed, "early-error", early, math.nan, n, "percent", on))
-            if "dr" in by_algorithm and variant != by_algorithm["dr"]:
-                reached = steps_to_level(curve, curves[by_algorithm["dr"]])
-                for metric, steps in zip(("steps-to-level", "dr-steps-to-level"), reached, strict=True):
-                    rows.append((variant, seed, metric, float(steps), math.nan, n, "count", on))
+    rows: list[MetricRow] = []
+    for variant in results.paper.variants:
+        curve, margin = results.evaluations(variant, seed), early_loss(results.history(variant, seed), "margin")
+        on, n = _test_set(results, variant), _evaluated(results, variant)
+        lowest, early, settled = float(curve["test_error"].min()), early_error(curve), float(steps_to_settle(curve))
+        rows.append((variant, seed, "lowest-error", lowest, math.nan, n, "percent", on))
+        rows.append((variant, seed, "early-error", early, math.nan, n, "percent", on))
+        rows.append((variant, seed, "steps-to-settle", settled, math.nan, n, "count", on))
+        rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
     return rows
 
 
@@ -160,7 +158,8 @@ def _can_reach_zero(variant: Variant) -> bool:
     coefficients are negative or near zero, not the algorithm.
     """
     model = variant.model
-    return model.ascent == "plain" or travel(variant.training, model.ascent_rate) >= abs(model.initial)
+    far = {"plain": math.inf, "adam": travel(variant.training, model.ascent_rate), "none": 0.0}
+    return far[model.ascent] >= abs(model.initial)
 
 
 # Decoding

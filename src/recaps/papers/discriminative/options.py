@@ -23,9 +23,9 @@ class DiscriminativeOptions(Supervised):
     normalisation: Literal["means", "sums"] = "means"
     """Reading. `means`: the objective is a mean over the batch and the penalty a mean over input capsules, as in the
     released code. `sums`: both are sums, as in equations 10 and 14."""
-    ascent: Literal["adam", "plain"] = "adam"
+    ascent: Literal["adam", "plain", "none"] = "adam"
     """Reading. `adam`: Adam, as in the released code. `plain`: b grows by `gamma` times the gradient (equations 13 and
-    15)."""
+    15). `none`: b keeps its initial value, as a control."""
     ascent_rate: float = Field(0.2, gt=0)
     """Reading. Adam's learning rate for b is this factor times that of the weights: a fifth in the released code."""
     gamma: float = Field(0.001, gt=0)

@@ -27,41 +27,45 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The contribution of each capsule to the reconstruction of one image, a row per model on 28x28 images."""
     every = results.paper.variants.items()
     shown = {name: each for name, each in every if "single-capsules" in each.probes and each.data == "mnist/train"}
-    drawing, axes = plt.subplots(len(shown), 3, figsize=(9, 3.2 * len(shown)), squeeze=False)
+    drawing, axes = plt.subplots(len(shown), 3, figsize=(9.4, 3.2 * len(shown)), squeeze=False)
     data = []
     for row, (variant, settings) in zip(axes, shown.items(), strict=True):
         probe = results.probe(variant, "single-capsules")
         image, full, without = probe["images"][0, 0], probe["full"][0, 0], probe["without"][0, :, 0]
         change = without - full
+        largest = float(np.abs(change).max())
         panels = (
             ("input, all, each alone", [image, full, *probe["single"][0, :, 0]], "gray", 0, 1),
             ("leaving one out", [*without], "gray", 0, 1),
-            ("change from leaving one out", [*change], "RdBu_r", -1, 1),
+            (f"change from leaving one out: up to {largest:.2g}", [*change], "RdBu_r", -largest, largest),
         )
         for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
             mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
             axis.set_title(title)
         row[0].set_ylabel(settings.title)
+        drawing.colorbar(row[2].images[0], ax=row[2], label="change in brightness", shrink=0.8)
         total = np.square(full).sum()
         for capsule, changed in enumerate(np.square(change).sum((1, 2))):
             data.append((variant, capsule, float(changed / total), float(probe["mask"][0, capsule])))
-    drawing.colorbar(axes[0, 2].images[0], ax=axes[:, 2], label="change in brightness", shrink=0.5)
     return drawing, pd.DataFrame(data, columns=["variant", "capsule", "relative_change_without", "mask"])
 
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Routing support by rank, relative to the largest, averaged over images."""
-    drawing, axis = plt.subplots(figsize=(5.2, 3.4))
-    rows = []
-    for variant, settings in results.paper.variants.items():
-        if not routes(settings) or "mnist-40/test" not in settings.latents:
-            continue
-        curve = relative_support(results.latents(variant, "mnist-40/test", "support")["support"]).mean(0)
-        axis.plot(range(len(curve)), curve, label=settings.title)
-        rows += [(variant, rank, float(value)) for rank, value in enumerate(curve)]
-    axis.set(xlabel="rank of the latent capsule in its image", ylabel="routing support / largest", ylim=(0, 1.05))
-    axis.set_xticks(range(0, 16, 2))
-    axis.legend()
+    """Routing support by rank, relative to the largest, averaged over images: a panel for each size of images."""
+    drawing, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), sharey=True)
+    rows, colours = [], dict[str, str]()
+    for axis, side, dataset in zip(axes, (40, 28), ("mnist-40/test", "mnist/test"), strict=True):
+        for variant, settings in results.paper.variants.items():
+            if not routes(settings) or dataset not in settings.latents:
+                continue
+            curve = relative_support(results.latents(variant, dataset, "support")["support"]).mean(0)
+            model = settings.title.removesuffix(" (28x28)")
+            axis.plot(range(len(curve)), curve, color=colours.setdefault(model, f"C{len(colours)}"), label=model)
+            rows += [(variant, rank, float(value)) for rank, value in enumerate(curve)]
+        axis.set(title=f"MNIST, {side}x{side} pixels", xlabel="rank of the latent capsule in its image", ylim=(0, 1.05))
+        axis.set_xticks(range(0, 16, 2))
+    axes[0].set_ylabel("routing support / largest")
+    axes[0].legend()
     return drawing, pd.DataFrame(rows, columns=["variant", "rank", "relative_support"])
 
 
