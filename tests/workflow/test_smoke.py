@@ -190,11 +190,10 @@ def test_a_head_that_is_added_fits_that_head_alone(finished: Clone) -> None:
     made = json.loads((finished.folder / run / "heads.json").read_text())
     assert made.pop("ridge")
     assert made == json.loads(whole)
-    assert finished.snakemake(*SMOKE).status == 0
 
 
 def test_a_set_that_is_added_trains_nothing(finished: Clone) -> None:
-    """Latents that are there stay, and so do the results of all heads."""
+    """Latents that are there stay. Without the set, everything is as it was, whatever the test before has added."""
     run = finished.folder / "results/smoke/runs/sparse/dense-28/seed-0"
     override = "overrides={sparse: {variants: {dense-28: {latents: {mnist-rotated/test: 50}}}}}"
     known = npz.read(run / "latents.npz", part="mnist/train")
