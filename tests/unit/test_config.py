@@ -246,7 +246,7 @@ def test_seeds(config: Path) -> None:
 
 
 def test_a_variant_may_have_seeds_of_its_own(config: Path) -> None:
-    own = {"overrides": {"sparse": {"variants": {"dense": {"seeds": [0, 7]}}}}, "scale": "desk", "papers": ["sparse"]}
+    own = {"overrides": {"sparse": {"variants": {"dense": {"seeds": [0, 7]}}}}, "scale": "smoke", "papers": ["sparse"]}
     project = load(own, config)
     variants = project.papers["sparse"].variants
     assert [project.seeds_of(variants[name]) for name in ("dense", "supcaps")] == [(0, 7), (0,)]
@@ -266,7 +266,7 @@ def test_a_data_set_is_replaced_by_the_one_of_the_scale(config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("snapshots", "message"),
-    [([40000], "40000 is after the last step, 30000"), ([2, 1], "the steps do not increase"), ([0], "greater than")],
+    [([40000], "40000 is after the last step, 8000"), ([2, 1], "the steps do not increase"), ([0], "greater than")],
 )
 def test_snapshots_are_steps_of_the_training(config: Path, snapshots: list[int], message: str) -> None:
     changed = {"sparse": {"variants": {"dense-28": {"training": {"snapshots": snapshots}}}}}

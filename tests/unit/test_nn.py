@@ -108,6 +108,8 @@ def test_convolution_matches_pytorchs_in_value_and_gradient(
     ("height", "width", "kernel", "stride"), [(20, 20, 9, 2), (19, 14, 9, 2), (13, 13, 5, 1), (12, 17, 4, 3)]
 )
 def test_products_of_spectra_are_convolutions(height: int, width: int, kernel: int, stride: int) -> None:
+    with torch.inference_mode():  # first in a test of the network
+        fourier.convolve(random(1, 2, height, width), random(2, 2, kernel, kernel), stride)
     images, weight = random(2, 3, height, width), random(4, 3, kernel, kernel, seed=1)
     slow = torch.nn.functional.conv2d(images, weight, stride=stride)
     direction = random(*slow.shape, seed=2).detach()

@@ -88,6 +88,7 @@ class _Transforms(NamedTuple):
 
 
 @cache
+@torch.inference_mode(False)  # the matrices are kept, and a later backward pass may need them
 def _transforms(side: int, positions: int, device: torch.device) -> _Transforms:
     half = side // 2 + 1
     angles = 2 * math.pi / side * torch.outer(torch.arange(side), torch.arange(positions)).double()

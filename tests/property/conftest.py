@@ -1,0 +1,11 @@
+"""Other tests may leave this process without subnormal numbers, which Hypothesis generates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def subnormal_numbers() -> None:
+    torch.set_flush_denormal(False)
