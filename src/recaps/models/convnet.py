@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.models.options import ConvNetOptions
+from recaps.nn.convolution import Convolution
 from recaps.nn.precision import float32
 
 
@@ -22,7 +23,7 @@ class ConvNet(Model):
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         for wide in options.channels:
-            layers += [nn.Conv2d(channels, wide, options.kernel), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [Convolution(channels, wide, options.kernel), nn.ReLU(), nn.MaxPool2d(2)]
             channels = wide
             height, width = (height - options.kernel + 1) // 2, (width - options.kernel + 1) // 2
             if min(height, width) < 1:

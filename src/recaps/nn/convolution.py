@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_input
@@ -40,6 +40,14 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
             return fourier.convolve(images, weight, stride).to(dtype)
     result: Tensor = _Convolution.apply(images.to(dtype), weight.to(dtype), stride)
     return result
+
+
+class Convolution(nn.Conv2d):
+    """A layer without padding that calls `convolve`. Under autocast its result has autocast's precision."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = convolve(images, self.weight, self.stride[0])
+        return maps if self.bias is None else maps + self.bias.to(maps.dtype)[:, None, None]
 
 
 def _spectra_pay(images: Tensor, weight: Tensor, stride: int, dtype: torch.dtype) -> bool:
@@ -79,10 +87,11 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
         images, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        at_images = conv2d_input(images.shape, weight, gradient, stride=ctx.stride)
+        wanted = ctx.needs_input_grad[0]
+        at_images = conv2d_input(images.shape, weight, gradient, stride=ctx.stride) if wanted else None
         return at_images, _weight_gradient(images, gradient, weight, ctx.stride), None
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, conv_transpose
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model, learning_rate
-from recaps.nn.convolution import convolve
+from recaps.nn.convolution import Convolution
 from recaps.nn.layers import Votes
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
@@ -296,8 +296,8 @@ class Autoencoder(nn.Module):
         self.between = tuple(side - KERNEL + 1 for side in sides)
         self.inside = tuple((side - KERNEL) // STRIDE + 1 for side in self.between)
         self.left_over = tuple((side - KERNEL) % STRIDE for side in self.between)
-        self.first = nn.Conv2d(channels, options.channels[0], KERNEL, bias=options.bias)
-        self.second = nn.Conv2d(*options.channels, KERNEL, STRIDE, bias=options.bias)
+        self.first = Convolution(channels, options.channels[0], KERNEL, bias=options.bias)
+        self.second = Convolution(*options.channels, KERNEL, STRIDE, bias=options.bias)
         self.bias_between = nn.Parameter(torch.zeros(options.channels[0])) if options.bias else None
         self.bias_images = nn.Parameter(torch.zeros(channels)) if options.bias else None
         self.capsules = self.inside[0] * self.inside[1] * options.channels[1] // options.primary_dim
@@ -306,10 +306,7 @@ class Autoencoder(nn.Module):
         """Map images to their code, float32."""
         maps = images
         for layer in (self.first, self.second):
-            maps = convolve(maps, layer.weight, layer.stride[0])
-            if layer.bias is not None:
-                maps = maps + layer.bias[:, None, None]
-            maps = leaky_relu(maps, self.slope)
+            maps = leaky_relu(layer(maps), self.slope)
         return maps.float()
 
     def logits(self, code: Tensor) -> Tensor:

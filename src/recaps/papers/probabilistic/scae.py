@@ -20,7 +20,7 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import AttentivePooling
-from recaps.nn.convolution import convolve, size_after
+from recaps.nn.convolution import Convolution, size_after
 from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.losses import right, summed_squared_error
 from recaps.nn.noise import Noise
@@ -213,7 +213,7 @@ class PartEncoder(nn.Module):
             raise UserError(f"model: images of {image_shape[1]}x{image_shape[2]} are too small for four convolutions")
         widths = (channels, *[options.channels] * len(STRIDES))
         self.layers = nn.ModuleList(
-            _initial(nn.Conv2d(fewer, more, KERNEL, stride))
+            _initial(Convolution(fewer, more, KERNEL, stride))
             for fewer, more, stride in zip(widths, widths[1:], STRIDES, strict=False)
         )
         self.places = nn.Parameter(torch.zeros(options.channels, *sides))
@@ -223,10 +223,7 @@ class PartEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         maps = images
         for layer in self.layers:
-            assert isinstance(layer, nn.Conv2d)
-            assert layer.bias is not None
-            maps = convolve(maps, layer.weight, layer.stride[0])
-            maps = relu(maps + layer.bias.to(maps.dtype)[:, None, None])
+            maps = relu(layer(maps))
         return self.pooling(maps + self.places.to(maps.dtype))
 
 
