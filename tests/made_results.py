@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pandas as pd
 
 from recaps import io, npz
-from recaps.config.load import Project
+from recaps.config.load import Project, load
 from recaps.npz import Array
 from recaps.papers import FOLDER
 from recaps.report import draw
@@ -31,6 +31,12 @@ CONFIG = Path(__file__).parents[1] / "config"
 def claims(paper: str) -> tuple[Claim, ...]:
     """The claims of one paper."""
     return tuple(read(FOLDER / paper / "claims.yaml"))
+
+
+def without_own_seeds(paper: str, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Changes of variants at the scale `desk`, with which no variant but those of `changes` has seeds of its own."""
+    own = {name: {"seeds": None} for name in load({"scale": "desk", "papers": [paper]}, CONFIG).papers[paper].variants}
+    return {name: own.get(name, {}) | dict(changes.get(name, {})) for name in {**own, **changes}}
 
 
 def frame(

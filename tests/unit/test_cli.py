@@ -33,7 +33,7 @@ def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None
     command = ["list", "--config", str(CONFIG), "--papers", "discriminative"]
     assert main([*command, "--without", "cifar10"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    lost = "cifar-dr, cifar-dr-plain, cifar-l1-fc, cifar-l1-fc-relu, cifar-l2-fc"
+    lost = "cifar-dr, cifar-l1-fc, cifar-l1-fc-relu, cifar-l2-fc"
     assert f"  without cifar10 (unavailable); left out: {lost}" in lines
     assert not [line for line in lines if line.startswith("  cifar")]
     assert main(command) == 0

@@ -22,7 +22,7 @@ IMAGES, CAPSULES = 12, 6
 
 
 def config(**overrides: Any) -> Project:
-    overridden = {"sparse": {"variants": overrides}}
+    overridden = {"sparse": {"variants": made_results.without_own_seeds("sparse", overrides)}}
     return load({"scale": "desk", "papers": ["sparse"], "overrides": overridden}, CONFIG)
 
 
@@ -171,7 +171,7 @@ def test_a_pile_includes_the_points_that_its_labels_would_cover() -> None:
 def test_snapshots_are_points_before_the_trained_model(results: Results) -> None:
     drawing, data = figures.accuracy_along_training(results)
     dense = data[data["variant"] == "dense"]
-    assert sorted(dense["step"].unique()) == [1000, 2000, 4000, 8000, 16000, 30000]
+    assert sorted(dense["step"].unique()) == [1000, 2000, 4000, 8000]
     assert list(dense["seed"].unique()) == [0, 1]
     lines = {line.get_label(): line for line in drawing.axes[0].lines if not line.get_label().startswith("_")}
     assert list(lines) == ["Unmasked SPARSECAPS", "SPARSECAPS", "SPARSECAPS, fine boosting"]
