@@ -6,6 +6,6 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def subnormal_numbers() -> None:
     torch.set_flush_denormal(False)

@@ -12,6 +12,7 @@ from recaps.nn.layers import Votes
 from recaps.nn.losses import margin_loss, right
 from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.squash import squash
+from recaps.training import device as devices
 
 pytestmark = pytest.mark.unit
 
@@ -144,6 +145,14 @@ def test_spectra_are_used_where_they_pay(
     with kernels.off():
         exact = convolution.convolve(images, weight, 2)
     torch.testing.assert_close(made, exact, rtol=0, atol=0.01 * float(exact.abs().max()))
+
+
+def test_values_that_slow_products_down_are_zero() -> None:
+    torch.set_flush_denormal(False)
+    tiny = torch.tensor([2e-38])
+    assert (tiny * 0.1).item() > 0
+    devices.choose("cpu")
+    assert (tiny * 0.1).item() == 0
 
 
 def test_gradients_have_the_precision_of_the_forward_pass() -> None:

@@ -29,16 +29,7 @@ def multiplications(pixels: Sequence[int], kernel: int, stride: int) -> tuple[in
 
 
 def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """`conv2d` without padding and bias, in float32.
-
-    Args:
-        images: [B, C, H, W].
-        weight: [O, C, k, k].
-        stride: along both axes.
-
-    Returns:
-        [B, O, h, w] with h = (H - k) // stride + 1, in memory with the channels last.
-    """
+    """`recaps.nn.convolution.convolve` in float32: [B, C, H, W] and [O, C, k, k] to [B, O, h, w], channels last."""
     batch, channels, height, width = images.shape
     kernel, outputs, inputs = weight.shape[2], len(weight), channels * stride**2
     rows, columns = ((size - kernel) // stride + 1 for size in (height, width))
