@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from recaps.nn import convolution, fourier, kernels, precision
+from recaps.nn.kernels.votes import route_by_agreement
 from recaps.nn.layers import Votes
 from recaps.nn.losses import margin_loss, right
 from recaps.nn.routing.dynamic import dynamic_routing
@@ -36,6 +37,49 @@ def test_dynamic_routing_matches_the_loops(iterations: int, gradient: str, leaky
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("leaky", [False, True])
+@pytest.mark.parametrize("gradient", ["all", "last"])
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_compiled_dynamic_routing_matches_the_loops(
+    iterations: int, gradient: str, leaky: bool, dtype: torch.dtype, threads: int
+) -> None:
+    # An odd number of images, so that the threads' shares differ, and dimensions that no vector unit has.
+    votes, bias, direction = random(3, 11, 5, 7), random(5, 7, seed=1), random(3, 5, 7, seed=2)
+    votes = votes.detach().to(dtype).double().requires_grad_()
+    slow, expected = reference.dynamic_routing(votes, bias, iterations, gradient, leaky)
+    narrow, bias32 = votes.detach().to(dtype).requires_grad_(), bias.detach().float().requires_grad_()
+    assert kernels.fits_votes(narrow) or kernels.products_are_fast(dtype)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        fast, coupling = route_by_agreement(narrow, bias32, iterations, gradient == "all", leaky)
+        ours = torch.autograd.grad(fast, (narrow, bias32), direction.float())
+    finally:
+        torch.set_num_threads(before)
+    theirs = torch.autograd.grad(slow, (votes, bias), direction)
+    torch.testing.assert_close(fast, slow.float())
+    torch.testing.assert_close(coupling, expected.detach().float())
+    torch.testing.assert_close(ours[0], theirs[0].to(dtype))  # equal up to one rounding
+    torch.testing.assert_close(ours[1], theirs[1].float())
+
+
+def test_compiled_routing_takes_votes_in_any_order_of_memory() -> None:
+    votes, bias = random(5, 3, 4, 7).detach().float().permute(1, 3, 0, 2), torch.zeros(5, 4)
+    expected = dynamic_routing(votes.contiguous(), bias)
+    torch.testing.assert_close(route_by_agreement(votes, bias, 3, True, False)[0], expected.capsules)
+
+
+def test_compiled_routing_is_for_cpus_and_precisions_that_it_computes_in() -> None:
+    votes = torch.zeros(1, 2, 3, 4)
+    assert kernels.fits_votes(votes)
+    assert not kernels.fits_votes(votes.double())
+    assert not kernels.fits_votes(votes.to("meta"))
+    with kernels.off():
+        assert not kernels.fits_votes(votes)
 
 
 def test_the_two_readings_of_the_routing_gradient_differ() -> None:

@@ -52,10 +52,9 @@ class Convolution(nn.Conv2d):
 
 def _spectra_pay(images: Tensor, weight: Tensor, stride: int, dtype: torch.dtype) -> bool:
     """Spectra are float32. A processor with a unit for products in bfloat16 is six times as fast with them."""
-    own_unit = dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16")
     by_spectra, direct = fourier.multiplications(images.shape[2:], weight.shape[2], stride)
     saves = min(weight.shape[:2]) >= CHANNELS and 2 * by_spectra <= direct
-    return saves and not own_unit and dtype in (torch.bfloat16, torch.float32)
+    return saves and not kernels.products_are_fast(dtype) and dtype in (torch.bfloat16, torch.float32)
 
 
 def padded(images: Tensor, kernel: int, stride: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from recaps.nn.convolution import convolve, padded
 from recaps.nn.initial import initialise, truncated_normal
+from recaps.nn.kernels import fits_votes
 from recaps.nn.squash import squash
 
 
@@ -58,18 +59,21 @@ class Votes(nn.Module):
 
 
 class _Votes(torch.autograd.Function):
-    """[B, I, d] and [I, d, K] to [B, I, K]: one matrix product per input capsule, written in batch-major order.
+    """[B, I, d] and [I, d, K] to [B, I, K]: one matrix product per input capsule.
 
-    By default, the batched product has the order [I, B, K]. Routing computes one matrix product per image and is five
-    times slower in that order. Transposing the result, the largest tensor of the model, costs more than computing it.
+    Compiled routing reads votes in the order [I, B, K], which is that of the batched product. Other routing computes
+    one matrix product per image and is five times slower in that order, so the product is written as [B, I, K].
+    Transposing the result, the largest tensor of the model, costs more than computing it.
     """
 
     @staticmethod
     def forward(ctx: Any, capsules: Tensor, weight: Tensor) -> Tensor:
         by_capsule = capsules.transpose(0, 1).contiguous()
+        ctx.save_for_backward(by_capsule, weight)
+        if fits_votes(capsules):
+            return torch.bmm(by_capsule, weight).transpose(0, 1)
         votes = torch.empty(*capsules.shape[:2], weight.shape[2], dtype=weight.dtype, device=weight.device)
         torch.bmm(by_capsule, weight, out=votes.transpose(0, 1))
-        ctx.save_for_backward(by_capsule, weight)
         return votes
 
     @staticmethod

@@ -12,6 +12,7 @@ from torch import Tensor
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
+from recaps.nn.kernels.votes import route_by_coefficients
 from recaps.papers.discriminative.discriminative import DiscriminativeCaps
 from recaps.papers.discriminative.options import DiscriminativeOptions
 from recaps.papers.discriminative.routing import discriminative_routing, objective
@@ -60,6 +61,26 @@ def test_routing_matches_the_loops_in_value_and_gradient(squash_votes: bool, squ
     of_b = torch.autograd.grad((expected * to_objective).sum(), b)[0]
     for mine, slow in zip(ours, (theirs[0], of_b, theirs[1]), strict=True):
         torch.testing.assert_close(mine, slow)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("squash_votes", [True, False])
+def test_compiled_routing_matches_the_loops(squash_votes: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    votes = torch.randn(3, 11, 5, 7).to(dtype).requires_grad_()
+    b = torch.randn(11, 5, requires_grad=True)
+    to_loss, to_objective = torch.randn(2, 3, 5, 7)
+    sums, again = route_by_coefficients(votes, b, squash_votes)
+    ours = torch.autograd.grad((sums * to_loss).sum() + (again * to_objective).sum(), (votes, b))
+    wide, wide_b = (each.detach().double().requires_grad_() for each in (votes, b))
+    bias = torch.zeros(5, 7, dtype=torch.float64)
+    expected = reference.discriminative_capsules(wide, wide_b, bias, squash_votes=squash_votes, squash_capsules=False)
+    theirs = torch.autograd.grad((expected * to_loss).sum(), wide, retain_graph=True)[0]
+    of_b = torch.autograd.grad((expected * to_objective).sum(), wide_b)[0]
+    torch.testing.assert_close(sums, expected.float())
+    torch.testing.assert_close(again, sums)
+    torch.testing.assert_close(ours[0], theirs.to(dtype))
+    torch.testing.assert_close(ours[1], of_b.float())
 
 
 def test_votes_of_length_zero_have_finite_gradients() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 #: EM routing adds these to variances, and to the sum of assignments before it divides by the sum.
@@ -30,6 +31,17 @@ def enabled() -> bool:
 def fits(poses: Tensor, weight: Tensor) -> bool:
     """Return whether a compiled routing can take poses [B, C, 16] and transformations [n, J, 4, 4]."""
     return _enabled and poses.device.type == "cpu" and weight.shape[1] <= LANES
+
+
+def fits_votes(votes: Tensor) -> bool:
+    """Return whether a compiled routing can take votes of this precision and is faster than products of matrices."""
+    fits = votes.device.type == "cpu" and votes.dtype in (torch.float32, torch.bfloat16)
+    return _enabled and fits and not products_are_fast(votes.dtype)
+
+
+def products_are_fast(dtype: torch.dtype) -> bool:
+    """Return whether this processor has a unit for products of matrices in this precision (AMX)."""
+    return dtype == torch.bfloat16 and bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 @contextmanager

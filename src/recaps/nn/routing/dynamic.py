@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from recaps.nn.kernels import fits_votes
 from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.routing.products import block_diagonal, dots, weighted_sum
 from recaps.nn.squash import squash
@@ -71,7 +72,11 @@ def dynamic_routing(
         Capsules and the coupling of the last iteration, in the precision of `bias`. Early in training, couplings differ
         by less than the precision of bfloat16.
     """
-    capsules, coupling = _DynamicRouting.apply(votes, bias, iterations, gradient == "all", leaky)
+    if fits_votes(votes):
+        from recaps.nn.kernels.votes import route_by_agreement as route  # the compiler takes half a second to load
+    else:
+        route = _DynamicRouting.apply
+    capsules, coupling = route(votes, bias, iterations, gradient == "all", leaky)
     return Routed(capsules, coupling)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recaps.nn.kernels import fits_votes
 from recaps.nn.losses import present_classes
 from recaps.nn.routing.interface import Routed
 from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
@@ -42,7 +43,11 @@ def discriminative_routing(
     Returns:
         The capsules, in the precision of `coefficients`.
     """
-    sums, again = _Weighted.apply(votes, coefficients, squash_votes)
+    if fits_votes(votes):
+        from recaps.nn.kernels.votes import route_by_coefficients as weigh  # the compiler takes half a second to load
+    else:
+        weigh = _Weighted.apply
+    sums, again = weigh(votes, coefficients, squash_votes)
     capsules, again = sums + bias, again + bias.detach()
     if squash_capsules:
         capsules, again = squash(capsules), squash(again)
