@@ -1,6 +1,7 @@
 """Measure how fast the models train on this machine: `make bench`, or `python -m recaps.bench --help`.
 
-`--save` keeps the times for `make estimate`. `--plain` also times each step without the fast paths of CPUs.
+Each step alternates with the same step in plain PyTorch and float32 (`recaps.plain`). `--save` keeps the times for
+`make estimate`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.models import build
 from recaps.models.model import Batch, Model
-from recaps.nn import kernels
+from recaps.plain import plain
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
@@ -42,6 +43,8 @@ from recaps.training.images import images_of
 GIGA = 1e9
 #: Where `--save` keeps times by device and `step_name`.
 FILE = Path("results/step-times.json")
+#: A time is not kept if the peak of matrix products is below this share of the peak at the last time.
+BUSY = 0.6
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Row:
     spread: float
     """Slowest minus fastest step, relative to the median."""
     plain: float | None
-    """Median seconds of a training step without compiled kernels, if it was timed."""
+    """Median seconds of the same step in plain PyTorch and float32, if it was timed."""
     batch_size: int
     flop: float
     """Floating-point operations that a step needs."""
@@ -67,11 +70,11 @@ class Row:
 
 
 def time_step(
-    name: str, variant: Variant, phase: str, precision: str, device_name: str, steps: int, plain: bool = False
+    name: str, variant: Variant, phase: str, precision: str, device_name: str, steps: int, plain_steps: int = 0
 ) -> Row:
     """Time training steps of one phase of a variant's training, on random images with the shape of its data set.
 
-    With `plain`, steps with and without the compiled kernels alternate.
+    The first `plain_steps` steps alternate with plain ones.
     """
     device = devices.choose(device_name)
     training = variant.training.model_copy(update={"precision": precision})
@@ -87,18 +90,19 @@ def time_step(
     for _ in range(2):
         step()
     memory = devices.peak_memory(device)
-    seconds, without = [], []
-    for _ in range(steps):
+    slow = _stepper(model, batch, at, device, "float32")
+    seconds, slowly = [], []
+    for place in range(max(steps, plain_steps)):
         seconds.append(_timed(step, device))
-        if plain:
-            with kernels.off():
-                without.append(_timed(step, device))
+        if place < plain_steps:
+            with plain():
+                slowly.append(_timed(slow, device))
     return Row(
         f"{name} {phase}".rstrip(),
         precision,
         seconds=statistics.median(seconds),
         spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
-        plain=statistics.median(without) if plain else None,
+        plain=statistics.median(slowly) if slowly else None,
         batch_size=size,
         flop=count_flop(model, batch, at, device, precision),
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
@@ -151,7 +155,7 @@ def count_flop(model: Model, batch: Batch, at: int, device: torch.device, precis
     equations, because the block-diagonal products that compute them do more arithmetic.
     """
     counter: Any = FlopCounterMode(display=False)
-    with kernels.off(), counter:
+    with plain(), counter:
         _stepper(model, batch, at, device, precision)()
     by_operation = counter.get_flop_counts()["Global"]
     routing = model.routing_operations(len(batch["labels"]))
@@ -184,7 +188,7 @@ HEAD = (
     f"{'model':<36} {'precision':<9} {'s/step':>8} {'spread':>7} {'images':>6} {'images/s':>9} {'relative':>8}"
     f" {'GFLOP/s':>8}"
     f" {'bf16':>6} {'share':>5} {'f32':>6} {'share':>5} {'GiB':>7}"
-    f" {'MiB/image':>9}"
+    f" {'MiB/image':>9} {'plain':>6}"
 )
 
 
@@ -197,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
-    parser.add_argument("--plain", action="store_true", help="also time each step without the fast paths of CPUs")
+    parser.add_argument("--plain", type=int, default=2, metavar="N", help="timed steps in plain PyTorch (default: 2)")
     parser.add_argument(
         "--save", nargs="?", type=Path, const=FILE, metavar="FILE", help=f"keep the times (default: in {FILE})"
     )
@@ -222,7 +226,8 @@ def _bench(options: argparse.Namespace) -> None:
     print("relative: seconds per image, relative to the paper's first model on the same data")
     print("bf16, f32: GFLOP/s of matrix products in the same process, and the training step's share of them")
     print("GiB: peak memory; MiB/image: memory that each image of a batch adds")
-    print(HEAD + (f" {'plain':>6}" if options.plain else ""), flush=True)
+    print("plain: seconds of the same step in plain PyTorch and float32, relative to s/step")
+    print(HEAD, flush=True)
     first: dict[tuple[str, ...], Row] = {}
     timed: dict[str, str] = {}
     for name, variant in variants.items():
@@ -245,10 +250,18 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _save(file: Path, device: str, step: str, row: Row) -> None:
-    """Add the time of a step on a device to the file, in place of an earlier one."""
+    """Add the time of a step on a device to the file, in place of an earlier one from a machine that was as idle."""
     times = read_json(file) if file.is_file() else {}
+    kept, peak = times.setdefault(device, {}), row.peaks[row.precision]
+    last = kept.get(step, {}).get("peak", 0.0)
+    if peak < BUSY * last:
+        print(
+            f"not saved: products reach {peak / GIGA:.0f} GFLOP/s, and {last / GIGA:.0f} at the last time in {file};"
+            " run again when nothing else is running"
+        )
+        return
     about = {"model": row.name, "date": provenance.now()[:10], "torch": str(torch.__version__)}
-    times.setdefault(device, {})[step] = {"seconds": row.seconds, **about}
+    kept[step] = {"seconds": row.seconds, "peak": peak, **about}
     write_json(file, times)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.models import build
 from recaps.papers.sparse.options import SparseCapsOptions
+from recaps.plain import plain
+from recaps.training.batches import Batches
+from recaps.training.images import images_of
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +71,8 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         "convnet-28",
         "--steps",
         "1",
+        "--plain",
+        "0",
         "--precisions",
         "float32",
     ]
@@ -81,7 +87,7 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
 def test_equal_work_is_timed_once(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--papers", "discriminative", "--steps", "1", "--only"]
     assert bench.main([*command, "multimnist-l2", "mnist-l2-fc", "fashion-l2-fc"]) == 0
-    rows = [row.split() for row in capsys.readouterr().out.splitlines()[5:]]
+    rows = [row.split() for row in capsys.readouterr().out.splitlines()[6:]]
     assert rows[1] == ["discriminative/fashion-l2-fc", "as", "discriminative/mnist-l2-fc"]
     assert rows[2][0] == "discriminative/multimnist-l2"
 
@@ -130,9 +136,54 @@ def test_variants_with_equal_steps_share_a_time() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_step_is_also_timed_without_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_of_a_busy_machine_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "times.json"
+    command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--plain", "0", "--device", "cpu"]
+    for peak, kept in ((1e9, 1e9), (0.3e9, 1e9), (0.9e9, 0.9e9)):
+        monkeypatch.setattr(bench, "matmul_peak", lambda *arguments, peak=peak: peak)
+        assert bench.main([*command, "--save", str(file), "--only", "mnist-vae"]) == 0
+        ((step,),) = (steps.values() for steps in json.loads(file.read_text()).values())
+        assert step["peak"] == kept
+        assert ("products reach 0 GFLOP/s, and 1 at the last time" in capsys.readouterr().out) == (peak == 0.3e9)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_step_alternates_with_a_plain_one(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--only", "mnist-em"]
-    assert bench.main([*command, "--plain"]) == 0
+    assert bench.main([*command, "--plain", "1"]) == 0
     head, row = capsys.readouterr().out.splitlines()[-2:]
     assert head.split()[-1] == "plain"
     assert float(row.split()[-1]) > 0
+    assert bench.main([*command, "--plain", "0"]) == 0
+    head, row = capsys.readouterr().out.splitlines()[-2:]
+    assert len(row.split()) == len(head.split()) - 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sparse/supcaps-28",
+        "sparse/sparsecaps",
+        "discriminative/cifar-dr",
+        "consensus/mnist-em",
+        "experts/mnist-experts",
+    ],
+)
+def test_a_plain_step_computes_the_same(name: str) -> None:
+    paper, variant = name.split("/")
+    found = bench.load({"scale": "smoke", "papers": [paper]}, Path(CONFIG)).papers[paper].variants[variant]
+    training = found.training.model_copy(update={"batch_size": 4})
+    device = torch.device("cpu")
+    batch = Batches(images_of(bench.random_split(found.data.split("/")[0], 4), device), training, 0, device)(0)
+    gradients = []
+    for context in (nullcontext(), plain()):
+        model = bench.untrained(found, training, device)
+        torch.manual_seed(0)
+        with context:
+            model.training_step(batch, 0)
+        gradients.append([each.grad for each in model.parameters() if each.grad is not None])
+    assert gradients[0]
+    for ours, slow in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, slow, rtol=1e-3, atol=1e-5 * float(slow.abs().max()))

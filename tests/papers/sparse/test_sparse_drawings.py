@@ -179,6 +179,25 @@ def test_snapshots_are_points_before_the_trained_model(results: Results) -> None
     assert dotted == [60.63, 90.12]
 
 
+def test_networks_with_labels_are_compared_at_the_accuracy_that_both_reach(results: Results) -> None:
+    """Seed s has every accuracy s points higher, at every step: 70 % for the ConvNet and 80 % for SUPCAPS."""
+    assert list(results.metric("convnet", "equal-accuracy")) == [70, 71]
+    assert list(results.metric("supcaps", "equal-accuracy")) == [70, 71]
+    assert list(results.metric("supcaps", "affnist-at-equal-accuracy")) == [80, 81]
+    drawing, data = figures.accuracy_at_accuracy(results)
+    assert list(data["step"].unique()) == [1000, 2000, 4000, 8000]
+    labels = [line.get_label() for line in drawing.axes[0].lines if not line.get_label().startswith("_")]
+    assert labels == ["Conventional ConvNet", "Conventional ConvNet, published", "SUPCAPS", "SUPCAPS, published"]
+
+
+def test_accuracy_at_a_level_is_interpolated_where_it_is_first_reached() -> None:
+    mnist, affnist = np.array([90.0, 94.0, 98.0, 97.0]), np.array([50.0, 60.0, 80.0, 10.0])
+    assert metrics.at_accuracy(95, mnist, affnist) == 65
+    assert metrics.at_accuracy(98, mnist, affnist) == 80
+    assert metrics.at_accuracy(90, mnist, affnist) == 50
+    assert metrics.at_accuracy(80, mnist, affnist) == 50, "reached by the first snapshot"
+
+
 def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     results = make(tmp_path, config(sparsecaps={"seeds": [0, 1, 2]}), seeds=(0,))
     assert [len(results.metric(name, "svm-mnist")) for name in ("sparsecaps", "dense")] == [3, 1]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from recaps.config.base import snapshot_of
 from recaps.npz import Array
-from recaps.papers.sparse.metrics import relative_support, routes, sparse
+from recaps.papers.sparse.metrics import along_training, relative_support, routes, sparse, supervised_accuracies
 from recaps.report.plots import mosaic
 from recaps.report.results import Results
 
@@ -138,11 +139,10 @@ def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
     printed = {each.variant: each.value for each in results.printed.values() if each.metric == f"svm-{TRAINED}"}
     rows = []
     for variant, settings in results.paper.variants.items():
-        points = snapshots(results, variant)
+        points = along_training(results, variant, "svm", TRAINED)
         if not points:
             continue
-        points |= {settings.training.steps: TRAINED}
-        values = {step: results.metric(variant, f"svm-{protocol}") for step, protocol in sorted(points.items())}
+        values = {step: results.metric(variant, f"svm-{protocol}") for step, protocol in points.items()}
         (line,) = axis.plot([*values], [each.mean() for each in values.values()], marker="o", label=settings.title)
         if max(map(len, values.values())) > 1:
             low, high = ([extreme(each) for each in values.values()] for extreme in (np.min, np.max))
@@ -160,11 +160,31 @@ def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.DataFrame(rows, columns=["variant", "step", "seed", "accuracy"])
 
 
-def snapshots(results: Results, variant: str) -> dict[int, str]:
-    """The protocols that test an SVM on a snapshot of a variant, by training step."""
-    protocols = results.paper.variants[variant].heads.get("svm", ())
-    steps = {protocol: snapshot_of(results.paper.protocols[protocol].test.set)[1] for protocol in protocols}
-    return {step: protocol for protocol, step in steps.items() if step is not None}
+def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The accuracy on affNIST against that on expanded MNIST along training, of the networks with labels."""
+    drawing, axis = plt.subplots(figsize=(5.6, 3.9))
+    columns = ["variant", "step", "mnist", "affnist"]
+    data = pd.concat(
+        [
+            pd.DataFrame(supervised_accuracies(part), columns=columns).assign(seed=seed)
+            for seed, part in results.by_seed()
+        ]
+    )
+    printed = {(each.variant, each.metric): each.value for each in results.printed.values()}
+    for place, variant in enumerate(data["variant"].unique()):
+        title, colour, own = results.paper.variants[variant].title, f"C{place}", data[data["variant"] == variant]
+        for seed, points in own.groupby("seed"):
+            label = title if seed == own["seed"].iloc[0] else None
+            axis.plot(points["mnist"], points["affnist"], marker="o", color=colour, label=label)
+            for step, *where in points[["step", "mnist", "affnist"]].itertuples(index=False):
+                beside = (0, 5 if place else -11)
+                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha="center", fontsize=7)
+        at = [printed.get((variant, f"argmax-{protocol}"), math.nan) for protocol in ("mnist-shifted", "affnist")]
+        axis.plot(at[:1], at[1:], linestyle="none", marker="x", color=colour, label=f"{title}, published")
+    axis.set(xlabel="accuracy on expanded MNIST, %", ylabel="accuracy on affNIST, %")
+    axis.margins(0.12)
+    axis.legend()
+    return drawing, data
 
 
 def _traversals(results: Results, variant: str, label: str, count: int) -> tuple[Figure, pd.DataFrame]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from recaps.config.base import snapshot_of
 from recaps.config.variant import Variant
 from recaps.npz import Array
 from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
 
 #: A capsule counts as used if it has rank 0 in at least this share of the images.
 USED = 0.02
+#: The quoted ConvNet and SUPCAPS were stopped when both reached this accuracy on expanded MNIST, in percent.
+STOPPED = 99.22
 
 
 def metrics(results: Results) -> pd.DataFrame:
@@ -22,6 +26,7 @@ def metrics(results: Results) -> pd.DataFrame:
         for variant, settings in part.paper.variants.items():
             if routes(settings):
                 rows += _capsule_metrics(results, variant, settings, seed)
+        rows += _at_equal_accuracy(part, seed)
     return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)
 
 
@@ -33,6 +38,59 @@ def routes(settings: Variant) -> bool:
 def sparse(settings: Variant) -> bool:
     """Whether a variant is trained under the sparse mask, as SPARSECAPS is."""
     return settings.model.family == "sparsecaps" and settings.model.learning == "sparse"
+
+
+def along_training(results: Results, variant: str, head: str, trained: str) -> dict[int, str]:
+    """The protocols that test a head on the snapshots of a variant, by training step.
+
+    Args:
+        trained: the protocol of the trained model, which is the last entry. The others have the same test set.
+
+    Returns:
+        Nothing for a variant without such protocols.
+    """
+    settings, protocols = results.paper.variants[variant], results.paper.protocols
+    tested = {protocol: snapshot_of(protocols[protocol].test.set) for protocol in settings.heads.get(head, ())}
+    test_set = protocols[trained].test.set
+    steps = {step: each for each, (name, step) in tested.items() if name == test_set and step is not None}
+    return dict(sorted(steps.items())) | {settings.training.steps: trained} if steps else {}
+
+
+def supervised_accuracies(results: Results) -> Iterator[tuple[str, int, float, float]]:
+    """Variant, training step, and accuracy in percent on expanded MNIST and on affNIST, of networks with labels."""
+    for variant in results.paper.variants:
+        on_mnist, on_affnist = (
+            along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist")
+        )
+        for step in sorted(on_mnist.keys() & on_affnist.keys()):
+            mnist, affnist = (results.accuracy(variant, "argmax", each[step]) for each in (on_mnist, on_affnist))
+            yield variant, step, float(mnist.mean()), float(affnist.mean())
+
+
+def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
+    """Interpolate the accuracy on affNIST where that on expanded MNIST first reaches `level` in training."""
+    after = int(np.argmax(mnist >= level))
+    before = max(after - 1, 0)
+    return float(np.interp(level, mnist[before : after + 1], affnist[before : after + 1]))
+
+
+def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
+    """The networks with labels, compared when both have the same accuracy: `STOPPED`, or the highest that all reach."""
+    points = pd.DataFrame(supervised_accuracies(part), columns=["variant", "step", "mnist", "affnist"])
+    if points.empty:
+        return []
+    level = min(STOPPED, float(points.groupby("variant")["mnist"].max().min()))
+    rows: list[MetricRow] = []
+    for variant, each in points.groupby("variant", sort=False):
+        affnist = at_accuracy(level, each["mnist"].to_numpy(), each["affnist"].to_numpy())
+        for metric, value, protocol in (
+            ("affnist-at-equal-accuracy", affnist, "affnist"),
+            ("equal-accuracy", level, "mnist-shifted"),
+        ):
+            n = int(part.head(str(variant), "argmax", protocol)[0]["n"])
+            name = part.resolve(part.paper.protocols[protocol].test.set)
+            rows.append((str(variant), seed, metric, value, math.nan, n, "percent", name))
+    return rows
 
 
 def _capsule_metrics(results: Results, variant: str, settings: Variant, seed: int) -> list[MetricRow]:
