@@ -54,24 +54,19 @@ def test_kernels_import_no_layer_that_calls_them() -> None:
 
 # The cache of machine code
 
-#: Prints a digest of all results and gradients of a routing, and PyTorch's number of threads. The kernels of similarity
+#: Prints a digest of all results and gradients of a routing, and PyTorch's number of threads. The kernels of dynamic
 #: routing take the least time to compile; all kernels share the cache.
 PROGRAM = """
 import hashlib
 import torch
-from recaps.nn.fields import convolutional
-from recaps.nn.routing.similarity import SimilarityRouting
+from recaps.nn.kernels.votes import route_by_agreement
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
-fields = convolutional(4, 4, 2, kernel=3, stride=1)
-given = [torch.rand(*shape).requires_grad_() for shape in ((3, 32, 16), (3, 32), (18, 5, 4, 4))]
+given = [torch.rand(*shape).requires_grad_() for shape in ((3, 32, 5, 8), (5, 8))]
+capsules, coupling = route_by_agreement(*given, 3, True, False)
 state = hashlib.sha256()
-route = SimilarityRouting(5, 2, False, class_scale=1.0)
-out = route(*given, fields)
-total = out.poses.square().sum() + out.activations.square().sum()
-gradients = torch.autograd.grad(total, [*given, *route.parameters()], materialize_grads=True)
-for each in (*out, *gradients):
+for each in (capsules, coupling, *torch.autograd.grad(capsules.square().sum(), given)):
     state.update(each.detach().numpy().tobytes())
 print(state.hexdigest(), torch.get_num_threads())
 """
