@@ -1,4 +1,4 @@
-"""A warm start for the scripts of jobs: they fork from a process that has imported PyTorch, pandas and Matplotlib.
+"""A warm start for the scripts of jobs: they fork from a process that has imported PyTorch, Numba and Matplotlib.
 
 Without it, each job imports them anew, which takes longer than most jobs of scale `smoke`. `attend` replaces the way in
 which Snakemake starts a Python script; written for its pinned version. A job with several threads, in an environment of
@@ -32,6 +32,7 @@ IMPORTS = (
     "recaps.report.collect",
     "recaps.report.draw",
     "recaps.training.run",
+    "recaps.workflow.compiler",
     "recaps.workflow.job",
     "sklearn.linear_model",
     "snakemake.iocontainers",

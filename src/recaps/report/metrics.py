@@ -53,6 +53,14 @@ def early_loss(history: pd.DataFrame, name: str) -> float:
     return float(logged.loc[early, name].mean())
 
 
+def last_fifth(history: pd.DataFrame, name: str = "loss") -> float:
+    """By how many percent the mean loss of the last fifth of a training is below that of the fifth before."""
+    logged = history[["step", name]].dropna()
+    share = logged["step"] / logged["step"].iloc[-1]
+    before, after = (logged.loc[share.gt(low) & share.le(low + 0.2), name].mean() for low in (0.6, 0.8))
+    return float(100 * (1 - after / before))
+
+
 def negative_share(values: Array) -> float:
     """Share of the values below zero."""
     return float((values < 0).mean())

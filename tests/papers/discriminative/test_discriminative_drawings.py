@@ -29,6 +29,7 @@ from recaps.report.metrics import (
     early_loss,
     first_of_each,
     histogram,
+    last_fifth,
     steps_to_settle,
     travel,
 )
@@ -96,8 +97,8 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     run = results.run(variant, seed)
     errors = CURVES.get(algorithm, (20, 7, 3))
     rows = zip((10, 50, 100), errors, strict=True)
-    lines = [f"{step},{1 / step},{error + seed}\n{step + 5},0.1,\n" for step, error in rows]
-    io.write_text(run / "history.csv", "step,margin,test_error\n" + "".join(lines)[: -len("105,0.1,\n")])
+    lines = [f"{step},1,{1 / step},{error + seed}\n{step + 5},1,0.1,\n" for step, error in rows]
+    io.write_text(run / "history.csv", "step,loss,margin,test_error\n" + "".join(lines)[: -len("105,1,0.1,\n")])
     error = errors[-1] + seed
     (protocol,) = results.paper.variants[variant].heads["argmax"]
     made_results.add_head(run, "argmax", protocol, {"accuracy": 1 - error / 100, "n": 10_000})
@@ -243,6 +244,12 @@ def test_the_early_loss_is_a_mean_over_a_tenth() -> None:
     history = pd.DataFrame({"step": range(5, 205, 5), "margin": range(40)})
     assert early_loss(history, "margin") == 1.5  # steps 5 to 20 of 200
     assert early_loss(history.iloc[5:6], "margin") == 5
+
+
+def test_the_last_fifth_is_compared_with_the_fifth_before() -> None:
+    history = pd.DataFrame({"step": range(10, 110, 10), "loss": [9.0] * 6 + [5.0, 3.0, 3.5, 3.7]})
+    assert last_fifth(history) == pytest.approx(10)  # means 4 and 3.6
+    assert last_fifth(history.drop(6)) == pytest.approx(-20)
 
 
 def test_travel_is_the_sum_of_the_rates() -> None:

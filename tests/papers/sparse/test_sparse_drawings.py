@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from made_results import CONFIG, measured, values
 
+from recaps import io
 from recaps.config.load import Project, load
 from recaps.papers.sparse import figures, metrics, tables
 from recaps.report.claims import check_variants
@@ -34,6 +35,9 @@ def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
 def _run(project: Project, results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
     settings, run, draw = project.papers["sparse"].variants[variant], results.run(variant, seed), _random(variant, seed)
     accuracy = (ACCURACY[variant.split("-")[0]] + seed) / 100
+    io.write_text(
+        run / "history.csv", "step,loss\n" + "".join(f"{step},{40 - step / 1000}\n" for step in range(1000, 9000, 1000))
+    )
     for head, protocols in settings.heads.items():
         for protocol in protocols:
             shared = IMAGES if protocol == "affnist-a-position" else 0

@@ -29,6 +29,7 @@ OTHERS = {
     "parameter-change",
     "leave-one-out-change",
     "mask-active",
+    "affnist-at-equal-accuracy",
 }
 NUMBER: dict[str, Any] = {
     "id": "sparse/table-1/one",

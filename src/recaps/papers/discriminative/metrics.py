@@ -25,6 +25,7 @@ from recaps.report.metrics import (
     early_error,
     early_loss,
     first_of_each,
+    last_fifth,
     near_zero_share,
     negative_share,
     squared_error,
@@ -120,13 +121,15 @@ def _protocol(results: Results, variant: str) -> str:
 def _convergence_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows: list[MetricRow] = []
     for variant in results.paper.variants:
-        curve, margin = results.evaluations(variant, seed), early_loss(results.history(variant, seed), "margin")
+        curve, history = results.evaluations(variant, seed), results.history(variant, seed)
+        margin, change = early_loss(history, "margin"), last_fifth(history)
         on, n = _test_set(results, variant), _evaluated(results, variant)
         lowest, early, settled = float(curve["test_error"].min()), early_error(curve), float(steps_to_settle(curve))
         rows.append((variant, seed, "lowest-error", lowest, math.nan, n, "percent", on))
         rows.append((variant, seed, "early-error", early, math.nan, n, "percent", on))
         rows.append((variant, seed, "steps-to-settle", settled, math.nan, n, "count", on))
         rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
+        rows.append((variant, seed, "loss-last-fifth", change, math.nan, 0, "percent", ""))
     return rows
 
 

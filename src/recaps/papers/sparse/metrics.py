@@ -11,6 +11,7 @@ import pandas as pd
 from recaps.config.base import snapshot_of
 from recaps.config.variant import Variant
 from recaps.npz import Array
+from recaps.report.metrics import last_fifth
 from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
 
 #: A capsule counts as used if it has rank 0 in at least this share of the images.
@@ -24,6 +25,8 @@ def metrics(results: Results) -> pd.DataFrame:
     rows: list[MetricRow] = []
     for seed, part in results.by_seed():
         for variant, settings in part.paper.variants.items():
+            change = last_fifth(results.history(variant, seed))
+            rows.append((variant, seed, "loss-last-fifth", change, math.nan, 0, "percent", ""))
             if routes(settings):
                 rows += _capsule_metrics(results, variant, settings, seed)
         rows += _at_equal_accuracy(part, seed)
