@@ -99,7 +99,7 @@ def time_step(
                 slowly.append(_timed(slow, device))
     return Row(
         f"{name} {phase}".rstrip(),
-        precision,
+        devices.resolve(device, precision),
         seconds=statistics.median(seconds),
         spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
         plain=statistics.median(slowly) if slowly else None,
@@ -199,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--papers", nargs="+", help="the papers of the models (default: those of config.yaml)")
     parser.add_argument("--only", nargs="+", help="the variants to time (default: all)")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=["bf16", "float32"])
+    parser.add_argument("--precisions", nargs="+", default=["auto"], choices=["auto", "bf16", "float32"])
     parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
     parser.add_argument("--plain", type=int, default=2, metavar="N", help="timed steps in plain PyTorch (default: 2)")
     parser.add_argument(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from recaps.nn import convolution, kernels, layers
-from recaps.nn.routing import dynamic
+from recaps.nn.routing import dynamic, interface
 from recaps.nn.routing.interface import Routed
 from recaps.nn.squash import squash
 
@@ -27,7 +26,8 @@ def plain() -> Iterator[None]:
         for module, name, slow in (
             (convolution, "convolve", convolve),
             (layers, "convolve", convolve),
-            (layers.Votes, "forward", votes),
+            (layers, "votes", votes),
+            (interface, "votes", votes),
             (dynamic, "dynamic_routing", dynamic_routing),
         ):
             stack.enter_context(patch.object(module, name, slow))
@@ -39,9 +39,9 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
     return conv2d(images, weight, stride=stride)
 
 
-def votes(layer: Any, capsules: Tensor) -> Tensor:
-    """`recaps.nn.layers.Votes.forward`: [B, I, d] to [B, I, J, D]."""
-    return torch.einsum("bid,idjk->bijk", capsules, layer.weight)
+def votes(capsules: Tensor, weight: Tensor) -> Tensor:
+    """`recaps.nn.layers.votes`: [B, I, d] and [I, d, J, D] to [B, I, J, D]."""
+    return torch.einsum("bid,idjk->bijk", capsules, weight)
 
 
 def dynamic_routing(

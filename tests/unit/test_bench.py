@@ -118,9 +118,9 @@ def test_times_are_kept_by_device_and_step(tmp_path: Path) -> None:
     assert times.pop("GPU") == {"other": {"seconds": 1.0}}
     variant = bench.load({"scale": "smoke"}, Path(CONFIG)).papers["experts"].variants["mnist-vae"]
     (steps,) = times.values()
-    assert list(steps) == [bench.step_name(variant, "", "bf16")]
-    assert steps[bench.step_name(variant, "", "bf16")]["seconds"] > 0
-    assert steps[bench.step_name(variant, "", "bf16")]["model"] == "experts/mnist-vae"
+    assert list(steps) == [bench.step_name(variant, "", "auto")]
+    assert steps[bench.step_name(variant, "", "auto")]["seconds"] > 0
+    assert steps[bench.step_name(variant, "", "auto")]["model"] == "experts/mnist-vae"
 
 
 def test_variants_with_equal_steps_share_a_time() -> None:

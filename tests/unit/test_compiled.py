@@ -59,12 +59,12 @@ def test_kernels_import_no_layer_that_calls_them() -> None:
 PROGRAM = """
 import hashlib
 import torch
-from recaps.nn.kernels.votes import route_by_agreement
+from recaps.nn.kernels.votes import by_agreement, padded
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
-given = [torch.rand(*shape).requires_grad_() for shape in ((3, 32, 5, 8), (5, 8))]
-capsules, coupling = route_by_agreement(*given, 3, True, False)
+given = [torch.rand(*shape).requires_grad_() for shape in ((3, 32, 8), (32, 8, 5, 4), (3, 5, 4))]
+capsules, coupling = by_agreement(*padded(*given[:2]), given[2])
 state = hashlib.sha256()
 for each in (capsules, coupling, *torch.autograd.grad(capsules.square().sum(), given)):
     state.update(each.detach().numpy().tobytes())

@@ -25,7 +25,7 @@ def test_hours_are_the_steps_of_each_phase() -> None:
     variant = project().papers["experts"].variants["mnist-experts"]
     assert variant.training.steps == 60, "10 of the autoencoder, 30 of the encoder, 20 of the decoder"
     seconds = {"autoencoder": 1.0, "encoder": 0.1, "decoder": 0.01}
-    times = {bench.step_name(variant, phase, "bf16"): {"seconds": each} for phase, each in seconds.items()}
+    times = {bench.step_name(variant, phase, "auto"): {"seconds": each} for phase, each in seconds.items()}
     assert estimate.hours(variant, times) == pytest.approx((10 * 1.0 + 30 * 0.1 + 20 * 0.01) / 3600)
     times.popitem()
     assert estimate.hours(variant, times) is None
@@ -88,7 +88,7 @@ def test_pairs_are_counted_where_a_model_sees_them() -> None:
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "times.json"
     vae = project().papers["experts"].variants["mnist-vae"]
-    file.write_text(json.dumps({"A GPU": {bench.step_name(vae, "", "bf16"): {"seconds": 60.0}}}))
+    file.write_text(json.dumps({"A GPU": {bench.step_name(vae, "", "auto"): {"seconds": 60.0}}}))
     command = ["--config", str(CONFIG), "--scale", "smoke", "--papers", "experts", "--times", str(file)]
     assert estimate.main([*command, "--device", "A GPU"]) == 0
     first, head, *rows, note = capsys.readouterr().out.splitlines()

@@ -30,6 +30,7 @@ from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
 from recaps.models.model import learning_rate
+from recaps.models.supcaps import SupCaps
 from recaps.papers.sparse.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device
 from recaps.training.batches import Batches
@@ -361,7 +362,7 @@ def test_the_test_error_is_in_the_history_and_changes_nothing_else(dataset: Path
     model, _ = load_model(watched, torch.device("cpu"))
     arrays = read(dataset)
     images, labels = torch.tensor(arrays.images[:30]) / 255, torch.tensor(arrays.labels[:30])
-    with torch.inference_mode(), device.arithmetic(torch.device("cpu"), "bf16"):
+    with torch.inference_mode():
         wrong = (model.class_scores(images).argmax(1) != labels).sum()
     assert float(errors[24]) == pytest.approx(100 * int(wrong) / 30)
 
@@ -566,6 +567,40 @@ def test_a_missing_gpu_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda is requested, but PyTorch finds no GPU"):
         device.choose("cuda")
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "unit", "expected"),
+    [
+        ("cpu", "auto", True, "bf16"),
+        ("cpu", "auto", False, "float32"),
+        ("cuda", "auto", True, "bf16"),
+        ("cuda", "auto", False, "float32"),
+        ("cpu", "bf16", False, "bf16"),
+        ("cuda", "float32", True, "float32"),
+    ],
+)
+def test_precision_depends_on_the_device(
+    kind: str, precision: str, unit: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": unit})
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: unit)
+    assert device.resolve(torch.device(kind), precision) == expected
+    if kind == "cpu":
+        with device.arithmetic(torch.device(kind), precision):
+            made = torch.ones(2, 2) @ torch.ones(2, 2)
+        assert made.dtype == (torch.bfloat16 if expected == "bf16" else torch.float32)
+
+
+def test_models_are_evaluated_in_float32(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, evaluated = set[bool](), set[bool]()
+    losses, scores = SupCaps.losses, SupCaps.class_scores
+    autocast = lambda: torch.is_autocast_enabled("cpu")  # noqa: E731
+    monkeypatch.setattr(SupCaps, "losses", lambda *given: trained.add(autocast()) or losses(*given))
+    monkeypatch.setattr(SupCaps, "class_scores", lambda *given: evaluated.add(autocast()) or scores(*given))
+    training = {**SETTINGS["training"], "evaluate_every": 8, "precision": "bf16"}
+    run(dataset, tmp_path, {"model": LABELLED, "training": training}, test=dataset)
+    assert (trained, evaluated) == ({True}, {False})
 
 
 @pytest.mark.gpu

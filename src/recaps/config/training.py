@@ -42,8 +42,9 @@ class Training(Section):
     """Number of steps in which the learning rate decays by `lr_decay`."""
     lr_floor: float = Field(1e-6, ge=0)
     """Smallest learning rate."""
-    precision: Literal["bf16", "float32"] = "bf16"
-    """Precision of convolutions and matrix products: bfloat16 autocast, or float32 as the reference."""
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    """Precision of convolutions and matrix products in training. `bf16`: bfloat16 autocast. `float32`: the reference.
+    `auto`: `bf16` on GPUs since 2020 and on CPUs with AMX, else `float32`. Trained models are evaluated in float32."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
     snapshots: Steps = ()

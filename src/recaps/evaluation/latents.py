@@ -15,7 +15,6 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Model
 from recaps.npz import Array
-from recaps.training import device as devices
 from recaps.training.batches import view, view_shape
 from recaps.training.images import Images, images_of
 
@@ -68,7 +67,7 @@ def latents_of(
 ) -> dict[str, Array]:
     """Return the model's latents, and `labels`, of the images in `rows`."""
     parts: dict[str, list[Array]] = {}
-    with torch.inference_mode(), devices.arithmetic(device, training.precision):
+    with torch.inference_mode():
         for start in range(rows.start, rows.stop, batch_size):
             batch = images(torch.arange(start, min(start + batch_size, rows.stop), device=device))
             values = model.latents(view(batch["images"], training)) | {"labels": batch["labels"]}

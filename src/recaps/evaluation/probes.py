@@ -17,7 +17,6 @@ from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import as_array
 from recaps.models.model import Model
 from recaps.npz import Array
-from recaps.training import device as devices
 from recaps.training.batches import view
 from recaps.training.images import images_of
 
@@ -43,7 +42,7 @@ def probe(
     training = Training.model_validate(config["training"])
     every = images_of(arrays, device)
     batch = every(torch.arange(min(images, len(every)), device=device))
-    with torch.inference_mode(), devices.arithmetic(device, training.precision):
+    with torch.inference_mode():
         values = compute(model, view(batch["images"], training), batch["labels"])
     made = {key: as_array(value) for key, value in {**values, "labels": batch["labels"]}.items()}
     return made | {"stand_in": np.asarray(arrays.record["stand_in"])}

@@ -35,8 +35,9 @@ class ConvNet(Model):
         self.scores = nn.Linear(options.hidden, options.classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        features = self.features(images)
         with float32(images):  # bfloat16 scores would tie
-            return self.scores(self.features(images).float())
+            return self.scores(features.float())
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """The cross-entropy of the labels as `loss`, and the `accuracy`."""

@@ -49,8 +49,7 @@ class CapsuleNetwork(Model):
         )
 
     def forward(self, images: Tensor) -> Routed:
-        routed: Routed = self.routing(self.votes(self.primary_capsules(images)), self.bias)
-        return routed
+        return self.routing.route(self.primary_capsules(images), self.votes.weight, self.bias)
 
     def primary_capsules(self, images: Tensor) -> Tensor:
         """Images [B, C, H, W] to primary capsules [B, I, d]."""

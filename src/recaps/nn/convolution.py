@@ -11,7 +11,6 @@ from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_input
 
 from recaps.nn import fourier, kernels
-from recaps.nn.precision import float32
 
 #: Largest number of values of unfolded input in memory: 100 MB in bfloat16.
 CHUNK = 50_000_000
@@ -29,15 +28,14 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     Returns:
         [B, O, h, w] with h = (H - k) // stride + 1. Under autocast the result has autocast's precision. Devices other
-        than CPUs use `conv2d`. CPUs multiply spectra (`recaps.nn.fourier`) where that is faster.
+        than CPUs use `conv2d`. In float32, CPUs multiply spectra (`recaps.nn.fourier`) where that is faster.
     """
     kind = images.device.type
     if kind != "cpu":
         return conv2d(images, weight, stride=stride)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
     if kernels.enabled() and _spectra_pay(images, weight, stride, dtype):
-        with float32(images):
-            return fourier.convolve(images, weight, stride).to(dtype)
+        return fourier.convolve(images, weight, stride)
     result: Tensor = _Convolution.apply(images.to(dtype), weight.to(dtype), stride)
     return result
 
@@ -51,10 +49,9 @@ class Convolution(nn.Conv2d):
 
 
 def _spectra_pay(images: Tensor, weight: Tensor, stride: int, dtype: torch.dtype) -> bool:
-    """Spectra are float32. A processor with a unit for products in bfloat16 is six times as fast with them."""
+    """Where products in bfloat16 are the default, the processor has a unit for them, six times as fast."""
     by_spectra, direct = fourier.multiplications(images.shape[2:], weight.shape[2], stride)
-    saves = min(weight.shape[:2]) >= CHANNELS and 2 * by_spectra <= direct
-    return saves and not kernels.products_are_fast(dtype) and dtype in (torch.bfloat16, torch.float32)
+    return dtype == torch.float32 and min(weight.shape[:2]) >= CHANNELS and 2 * by_spectra <= direct
 
 
 def padded(images: Tensor, kernel: int, stride: int) -> Tensor:

@@ -29,7 +29,7 @@ def multiplications(pixels: Sequence[int], kernel: int, stride: int) -> tuple[in
 
 
 def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """`recaps.nn.convolution.convolve` in float32: [B, C, H, W] and [O, C, k, k] to [B, O, h, w], channels last."""
+    """`recaps.nn.convolution.convolve` of float32: [B, C, H, W] and [O, C, k, k] to [B, O, h, w], channels last."""
     batch, channels, height, width = images.shape
     kernel, outputs, inputs = weight.shape[2], len(weight), channels * stride**2
     rows, columns = ((size - kernel) // stride + 1 for size in (height, width))
@@ -37,13 +37,13 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
     half = side // 2 + 1
     planes, kernels = _transforms(side, side, images.device), _transforms(side, taps, images.device)
 
-    phases = _phases(images.permute(0, 2, 3, 1), side, stride).flatten(3).float()  # [B, n, n, s * s * C]
+    phases = _phases(images.permute(0, 2, 3, 1), side, stride).flatten(3)  # [B, n, n, s * s * C]
     spectra = planes.first @ phases.flatten(2)  # [B, half * 2, n * s * s * C]
     spectra = planes.second @ spectra.view(batch, half, 2 * side, inputs)
     spectra = spectra.view(batch, half * side, 2 * inputs).transpose(0, 1)
 
     weights = _phases(weight.permute(0, 2, 3, 1), taps, stride).permute(1, 2, 3, 4, 5, 0)  # [t, t, s, s, C, O]
-    filters = (kernels.first @ weights.reshape(taps, -1).float()).view(half, 2, taps, inputs, outputs)
+    filters = (kernels.first @ weights.reshape(taps, -1)).view(half, 2, taps, inputs, outputs)
     # Complex matrices as real ones: the columns are W and i W, and the product of the spectra is X conj(W).
     filters = torch.stack([filters, torch.stack([-filters[:, 1], filters[:, 0]], 1)], 4)
     filters = kernels.second @ filters.view(half, 2 * taps, inputs * 2 * outputs)

@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from recaps.nn.convolution import convolve, padded
 from recaps.nn.initial import initialise, truncated_normal
-from recaps.nn.kernels import fits_votes
 from recaps.nn.squash import squash
 
 
@@ -52,26 +51,28 @@ class Votes(nn.Module):
         self.weight = nn.Parameter(truncated_normal(inputs, input_dim, outputs, output_dim, std=std))
 
     def forward(self, capsules: Tensor) -> Tensor:
-        kind = capsules.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
-        votes: Tensor = _Votes.apply(capsules.to(dtype), self.weight.flatten(2).to(dtype))
-        return votes.unflatten(2, self.weight.shape[2:])
+        return votes(capsules, self.weight)
+
+
+def votes(capsules: Tensor, weight: Tensor) -> Tensor:
+    """[B, I, d] and [I, d, J, D] to [B, I, J, D]. Under autocast the votes have autocast's precision."""
+    kind = capsules.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    made: Tensor = _Votes.apply(capsules.to(dtype), weight.flatten(2).to(dtype))
+    return made.unflatten(2, weight.shape[2:])
 
 
 class _Votes(torch.autograd.Function):
     """[B, I, d] and [I, d, K] to [B, I, K]: one matrix product per input capsule.
 
-    Compiled routing reads votes in the order [I, B, K], which is that of the batched product. Other routing computes
-    one matrix product per image and is five times slower in that order, so the product is written as [B, I, K].
-    Transposing the result, the largest tensor of the model, costs more than computing it.
+    The product is written as [B, I, K], because transposing the largest tensor of the model costs more than computing
+    it.
     """
 
     @staticmethod
     def forward(ctx: Any, capsules: Tensor, weight: Tensor) -> Tensor:
         by_capsule = capsules.transpose(0, 1).contiguous()
         ctx.save_for_backward(by_capsule, weight)
-        if fits_votes(capsules):
-            return torch.bmm(by_capsule, weight).transpose(0, 1)
         votes = torch.empty(*capsules.shape[:2], weight.shape[2], dtype=weight.dtype, device=weight.device)
         torch.bmm(by_capsule, weight, out=votes.transpose(0, 1))
         return votes

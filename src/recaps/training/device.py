@@ -53,8 +53,20 @@ def keep_memory() -> None:
 
 
 def arithmetic(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """Return a context with bfloat16 autocast for `bf16`, without autocast for `float32`."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    """Return a context with bfloat16 autocast if `precision` means `bf16` on this device."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=resolve(device, precision) == "bf16")
+
+
+def resolve(device: torch.device, precision: str) -> str:
+    """Return `bf16` or `float32`. `auto` is `bf16` if the device has a unit for products of matrices in bfloat16.
+
+    These are GPUs since 2020 and CPUs with AMX. Other CPUs need as long in bfloat16 as in float32, or longer.
+    """
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "bf16" if device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16") else "float32"
 
 
 def describe(device: torch.device) -> str:

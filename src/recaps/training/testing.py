@@ -10,7 +10,6 @@ from recaps.config.training import Training
 from recaps.models.model import Model
 from recaps.nn.losses import right
 from recaps.training.batches import view
-from recaps.training.device import arithmetic
 from recaps.training.images import Images
 
 
@@ -30,7 +29,7 @@ def error_on(
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     was_training = model.training
     model.eval()
-    with torch.inference_mode(), arithmetic(device, training.precision):
+    with torch.inference_mode():
         for start in range(0, n, batch_size):
             alive()
             batch = images(torch.arange(start, min(start + batch_size, n), device=device))

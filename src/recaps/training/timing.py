@@ -73,7 +73,7 @@ def time_variants(
             "steps": steps,
             "seconds_per_step": seconds,
             "batch_size": {name: training.batch_size for name, training in trainings.items()},
-            "precision": {name: training.precision for name, training in trainings.items()},
+            "precision": {name: devices.resolve(where, training.precision) for name, training in trainings.items()},
             "stand_in": any(arrays.record["stand_in"] for arrays in splits.values()),
             "device": devices.describe(where),
             "torch": str(torch.__version__),

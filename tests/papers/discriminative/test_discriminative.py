@@ -12,10 +12,11 @@ from torch import Tensor
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
-from recaps.nn.kernels.votes import route_by_coefficients
+from recaps.nn import kernels
+from recaps.papers.discriminative import discriminative
 from recaps.papers.discriminative.discriminative import DiscriminativeCaps
 from recaps.papers.discriminative.options import DiscriminativeOptions
-from recaps.papers.discriminative.routing import discriminative_routing, objective
+from recaps.papers.discriminative.routing import TwoWays, compiled_sums, objective, two_ways, weighted_sums
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,12 @@ def batch(n: int = 6) -> dict[str, Tensor]:
     return {"images": torch.rand(n, 1, 20, 20), "labels": torch.arange(n) % 5}
 
 
+def route(
+    votes: Tensor, b: Tensor, bias: Tensor, *, squash_votes: bool = True, squash_capsules: bool = False
+) -> TwoWays:
+    return two_ways(weighted_sums(votes, b, squash_votes), b, bias, squash_capsules)
+
+
 def squashed(votes: Tensor) -> Tensor:
     return torch.stack([reference.squash(vote) for vote in votes.flatten(0, 2)]).view_as(votes)
 
@@ -49,7 +56,7 @@ def test_routing_matches_the_loops_in_value_and_gradient(squash_votes: bool, squ
     bias = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     to_loss, to_objective = torch.randn(2, 2, 3, 4, dtype=torch.float64)
     options = {"squash_votes": squash_votes, "squash_capsules": squash_capsules}
-    two_ways = discriminative_routing(votes, b, bias, **options)
+    two_ways = route(votes, b, bias, **options)
     expected = reference.discriminative_capsules(votes, b, bias, **options)
     torch.testing.assert_close(two_ways.routed.capsules, expected)
     torch.testing.assert_close(two_ways.capsules, expected)
@@ -63,30 +70,41 @@ def test_routing_matches_the_loops_in_value_and_gradient(squash_votes: bool, squ
         torch.testing.assert_close(mine, slow)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dim", "outputs"), [(7, 5), (8, 16)])
 @pytest.mark.parametrize("squash_votes", [True, False])
-def test_compiled_routing_matches_the_loops(squash_votes: bool, dtype: torch.dtype) -> None:
+def test_compiled_routing_matches_the_loops(squash_votes: bool, dim: int, outputs: int) -> None:
     torch.manual_seed(0)
-    votes = torch.randn(3, 11, 5, 7).to(dtype).requires_grad_()
-    b = torch.randn(11, 5, requires_grad=True)
-    to_loss, to_objective = torch.randn(2, 3, 5, 7)
-    sums, again = route_by_coefficients(votes, b, squash_votes)
-    ours = torch.autograd.grad((sums * to_loss).sum() + (again * to_objective).sum(), (votes, b))
-    wide, wide_b = (each.detach().double().requires_grad_() for each in (votes, b))
-    bias = torch.zeros(5, 7, dtype=torch.float64)
-    expected = reference.discriminative_capsules(wide, wide_b, bias, squash_votes=squash_votes, squash_capsules=False)
-    theirs = torch.autograd.grad((expected * to_loss).sum(), wide, retain_graph=True)[0]
-    of_b = torch.autograd.grad((expected * to_objective).sum(), wide_b)[0]
-    torch.testing.assert_close(sums, expected.float())
+    wide = [torch.randn(*shape).double() for shape in ((3, 11, dim), (11, dim, outputs, 6), (11, outputs))]
+    capsules, weight, b = (each.requires_grad_() for each in wide)
+    to_loss, to_objective = torch.randn(2, 3, outputs, 6)
+    given = [each.detach().float().requires_grad_() for each in (capsules, weight, b)]
+    sums, again = compiled_sums(*given, squash_votes)
+    ours = torch.autograd.grad((sums * to_loss).sum() + (again * to_objective).sum(), given)
+    bias = torch.zeros(outputs, 6, dtype=torch.float64)
+    votes = reference.votes(capsules, weight)
+    expected = reference.discriminative_capsules(votes, b, bias, squash_votes=squash_votes, squash_capsules=False)
+    theirs = torch.autograd.grad((expected * to_loss).sum(), (capsules, weight), retain_graph=True)
+    of_b = torch.autograd.grad((expected * to_objective).sum(), b)
     torch.testing.assert_close(again, sums)
-    torch.testing.assert_close(ours[0], theirs.to(dtype))
-    torch.testing.assert_close(ours[1], of_b.float())
+    for fast, slow in zip((sums, *ours), (expected, *theirs, *of_b), strict=True):
+        torch.testing.assert_close(fast.double(), slow, rtol=0, atol=1e-5 * float(slow.detach().abs().max()))
+
+
+def test_a_network_uses_compiled_routing_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(discriminative, "compiled_sums", lambda *given: called.append(1) or compiled_sums(*given))
+    net, images = model(), batch()["images"]
+    made = net(images).capsules
+    assert called == [1]
+    with kernels.off():
+        torch.testing.assert_close(made, net(images).capsules)
+    assert called == [1]
 
 
 def test_votes_of_length_zero_have_finite_gradients() -> None:
     votes = torch.zeros(1, 3, 2, 4, requires_grad=True)
     b, bias = torch.ones(3, 2, requires_grad=True), torch.zeros(2, 4)
-    two_ways = discriminative_routing(votes, b, bias)
+    two_ways = route(votes, b, bias)
     (two_ways.routed.capsules.sum() + two_ways.capsules.sum()).backward()
     assert votes.grad is not None
     assert b.grad is not None
@@ -97,8 +115,8 @@ def test_votes_of_length_zero_have_finite_gradients() -> None:
 def test_bfloat16_votes_agree_with_float32() -> None:
     torch.manual_seed(0)
     votes, b, bias = torch.randn(4, 50, 5, 8), torch.randn(50, 5), torch.zeros(5, 8)
-    exact = discriminative_routing(votes, b, bias).capsules
-    rounded = discriminative_routing(votes.bfloat16(), b, bias).capsules
+    exact = route(votes, b, bias).capsules
+    rounded = route(votes.bfloat16(), b, bias).capsules
     assert rounded.dtype == torch.float32
     torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0.02)
 

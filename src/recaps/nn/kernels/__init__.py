@@ -33,15 +33,13 @@ def fits(poses: Tensor, weight: Tensor) -> bool:
     return _enabled and poses.device.type == "cpu" and weight.shape[1] <= LANES
 
 
-def fits_votes(votes: Tensor) -> bool:
-    """Return whether a compiled routing can take votes of this precision and is faster than products of matrices."""
-    fits = votes.device.type == "cpu" and votes.dtype in (torch.float32, torch.bfloat16)
-    return _enabled and fits and not products_are_fast(votes.dtype)
+def fits_votes(capsules: Tensor, weight: Tensor, more: int = 0) -> bool:
+    """Return whether a compiled routing can take the votes of capsules [B, I, d] with weights [I, d, J, D].
 
-
-def products_are_fast(dtype: torch.dtype) -> bool:
-    """Return whether this processor has a unit for products of matrices in this precision (AMX)."""
-    return dtype == torch.bfloat16 and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    `more`: outputs of the routing besides the J.
+    """
+    known = capsules.device.type == "cpu" and capsules.dtype == weight.dtype == torch.float32
+    return _enabled and known and weight.shape[2] + more <= LANES
 
 
 @contextmanager

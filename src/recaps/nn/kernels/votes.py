@@ -1,8 +1,8 @@
-"""Compiled routing of vector votes, with gradients written by hand: by agreement and by learned coefficients.
+"""Compiled sums of votes, with gradients written by hand: under coupling coefficients and under learned coefficients.
 
-A kernel reads the votes of an input capsule once per iteration, for the dot products and for the weighted sums. It
-takes votes in the order input capsule, image, in which the layer of votes computes them. Votes in bfloat16 are widened
-as they are read: a bfloat16 is the upper half of a float32. All sums are float32.
+Votes are the largest tensor of a network: 151 million values for a batch at 40x40. A kernel computes the votes of one
+input capsule for one image when it needs them, which is faster than reading them from memory. The output capsules are
+the lanes of a vector, so that the dot products or weights of all outputs are one vector. All arrays are float32.
 """
 
 from __future__ import annotations
@@ -13,331 +13,296 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
-from recaps.nn.kernels.compiled import array, compiled, expm1, in_parts, kernel
+from recaps.nn.kernels import LANES
+from recaps.nn.kernels.compiled import array, compiled, in_parts, kernel
+from recaps.nn.kernels.vector import exp, first, largest, load, splat, sqrt, store, total
 
+#: Dimensions of an input capsule that are multiplied at a time.
+AT_A_TIME = 4
+#: Input capsules whose weights stay in the cache while a kernel goes through the images; 8 kB each for D = 16.
+BLOCK, BLOCK_BACKWARD = 4, 2
 #: Added to squared lengths by `recaps.nn.squash`.
 EPSILON = np.float32(1e-8)
+ZERO, ONE = np.float32(0), np.float32(1)
+#: The logit of outputs that do not exist.
+LOWEST = np.float32(-1e30)
 
 
-def route_by_agreement(
-    votes: Tensor, bias: Tensor, iterations: int, through_all: bool, leaky: bool
+def padded(capsules: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Prepare input capsules [B, I, d] and the weights [I, d, J, D] of their votes u_hat_ij = W_ij u_i.
+
+    Returns:
+        [I, B, P] and [I, P, D, LANES]. P is d, rounded up to a multiple of `AT_A_TIME`; new values are zeros.
+    """
+    missing = -capsules.shape[2] % AT_A_TIME
+    capsules, weight = pad(capsules.transpose(0, 1), (0, missing)), pad(_lanes(weight), (0, 0, 0, 0, 0, missing))
+    return capsules.contiguous(), weight.contiguous()
+
+
+def by_agreement(
+    capsules: Tensor, weight: Tensor, towards: Tensor, *, leaky: bool = False, constant: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`recaps.nn.routing.dynamic.dynamic_routing`.
+    """Sum votes, coupled with their outputs by agreement: sum_i c_ij u_hat_ij with c_i = softmax_j(u_hat_ij . t_j).
 
-    Votes [B, I, J, D] are float32 or bfloat16. The bias [J, D] is float32.
+    Args:
+        capsules: [I, B, P], `padded`.
+        weight: [I, P, D, LANES], `padded`.
+        towards: t, [B, J, D].
+        leaky: add one more output with logit zero to the softmax and discard its coupling.
+        constant: the coupling is a constant for gradients.
+
+    Returns:
+        The sums [B, J, D] and the coupling c [B, I, J]. The coupling carries no gradient.
     """
-    made: tuple[Tensor, Tensor] = _ByAgreement.apply(votes, bias, iterations, through_all, leaky)
-    return made
+    outputs = towards.shape[1]
+    sums, coupling = _ByAgreement.apply(capsules, weight, _lanes(towards), outputs + leaky, constant)
+    return sums[..., :outputs].transpose(1, 2), coupling[..., :outputs].transpose(0, 1)
 
 
-def route_by_coefficients(votes: Tensor, coefficients: Tensor, squash_votes: bool) -> tuple[Tensor, Tensor]:
-    """Sum votes [B, I, J, D] under coefficients [I, J] in float32: [B, J, D], twice.
+def by_coefficients(capsules: Tensor, weight: Tensor, coefficients: Tensor, squash: bool) -> tuple[Tensor, Tensor]:
+    """Sum votes under coefficients, twice: sum_i b_ij u_hat_ij.
 
-    The first output has gradients for the votes, the second for the coefficients.
+    Args:
+        capsules: [I, B, P], `padded`.
+        weight: [I, P, D, LANES], `padded`.
+        coefficients: b, [I, J].
+        squash: squash the votes before the sum.
+
+    Returns:
+        The sums [B, J, D] twice. The first has gradients for capsules and weights, the second for the coefficients.
     """
-    made: tuple[Tensor, Tensor] = _ByCoefficients.apply(votes, coefficients, squash_votes)
-    return made
+    outputs = coefficients.shape[1]
+    both = _ByCoefficients.apply(capsules, weight, pad(coefficients, (0, LANES - outputs)), squash)
+    one, other = (sums[..., :outputs].transpose(1, 2) for sums in both)
+    return one, other
+
+
+def _lanes(vectors: Tensor) -> Tensor:
+    """[..., J, D] to [..., D, LANES], with zeros after the J outputs."""
+    return pad(vectors.transpose(-1, -2), (0, LANES - vectors.shape[-2]))
 
 
 class _ByAgreement(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, votes: Tensor, bias: Tensor, iterations: int, through_all: bool, leaky: bool
+        ctx: Any, capsules: Tensor, weight: Tensor, towards: Tensor, present: int, constant: bool
     ) -> tuple[Tensor, Tensor]:
-        batch, inputs, outputs, dim = votes.shape
-        votes = _by_capsule(votes)
-        couplings = np.empty((iterations, inputs, batch, outputs), np.float32)
-        sums = np.empty((iterations, batch, outputs, dim), np.float32)
-        totals, capsules = np.empty_like(sums), np.empty((batch, outputs, dim), np.float32)
-        in_parts(_agree, _bits(votes), array(bias), leaky, couplings, sums, totals, capsules)
-        ctx.save_for_backward(votes)
-        ctx.state, ctx.through_all = (couplings, sums, totals), through_all
-        coupling = torch.from_numpy(couplings[-1]).transpose(0, 1)
-        ctx.mark_non_differentiable(coupling)
-        return torch.from_numpy(capsules), coupling
+        coupling = np.empty((*capsules.shape[:2], LANES), np.float32)
+        arrays = array(capsules), array(weight), array(towards)
+        ctx.arrays, ctx.constant = (*arrays, coupling), constant
+        sums = _sum(_agree, towards.shape, *arrays, present, coupling)
+        shares = torch.from_numpy(coupling)
+        ctx.mark_non_differentiable(shares)
+        return sums, shares
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        (votes,) = ctx.saved_tensors
-        at_votes = torch.empty_like(votes)
-        at_bias = np.zeros((torch.get_num_threads(), *gradient.shape[1:]), np.float32)
-        given = _bits(votes), *ctx.state, array(gradient), ctx.through_all
-        in_parts(_agree_backward, *given, _bits(at_votes), at_bias)
-        return at_votes.transpose(0, 1), torch.from_numpy(at_bias.sum(0)), None, None, None
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        capsules, weight = (np.empty_like(each) for each in ctx.arrays[:2])
+        given = *ctx.arrays, array(gradient), ctx.constant, capsules, weight
+        at_towards = _sum(_agree_backward, gradient.shape, *given)
+        return torch.from_numpy(capsules), torch.from_numpy(weight), at_towards, None, None
 
 
 class _ByCoefficients(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, votes: Tensor, coefficients: Tensor, squash_votes: bool) -> tuple[Tensor, Tensor]:
-        votes = _by_capsule(votes)
-        sums = np.empty(votes.shape[1:], np.float32)
-        in_parts(_weigh, _bits(votes), array(coefficients), squash_votes, sums)
-        ctx.save_for_backward(votes, coefficients)
-        ctx.squash_votes = squash_votes
-        made = torch.from_numpy(sums)
+    def forward(
+        ctx: Any, capsules: Tensor, weight: Tensor, coefficients: Tensor, squash: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.arrays = array(capsules), array(weight), array(coefficients)
+        ctx.squash = squash
+        made = _sum(_weigh, (capsules.shape[1], *weight.shape[2:]), *ctx.arrays, squash)
         return made, made.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_votes: Tensor, to_coefficients: Tensor) -> tuple[Tensor, Tensor, None]:
-        votes, coefficients = ctx.saved_tensors
-        at_votes = torch.empty_like(votes)
-        at_coefficients = np.zeros((torch.get_num_threads(), *coefficients.shape), np.float32)
-        given = _bits(votes), array(coefficients), ctx.squash_votes, array(to_votes), array(to_coefficients)
-        in_parts(_weigh_backward, *given, _bits(at_votes), at_coefficients)
-        return at_votes.transpose(0, 1), torch.from_numpy(at_coefficients.sum(0)), None
+    def backward(ctx: Any, to_votes: Tensor, to_coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        made = tuple(np.empty_like(each) for each in ctx.arrays)
+        in_parts(_weigh_backward, *ctx.arrays, ctx.squash, array(to_votes), array(to_coefficients), *made)
+        capsules, weight, coefficients = map(torch.from_numpy, made)
+        return capsules, weight, coefficients, None
 
 
-def _by_capsule(votes: Tensor) -> Tensor:
-    """[B, I, J, D] to [I, B, J, D], which is the order in which `recaps.nn.layers.Votes` writes them."""
-    return votes.transpose(0, 1).contiguous()
-
-
-def _bits(votes: Tensor) -> Any:
-    """Return an array [I, B, J * D] of unsigned integers that shares the memory of votes [I, B, J, D]."""
-    flat = votes.detach().flatten(2)
-    if flat.dtype == torch.bfloat16:
-        return flat.view(torch.int16).numpy().view(np.uint16)
-    return flat.numpy().view(np.uint32)
+def _sum(kernel: Any, shape: Any, *arguments: Any) -> Tensor:
+    """Call a kernel in parts, with an array of zeros [parts, *shape] as its last argument, and return their sum."""
+    sums = np.zeros((torch.get_num_threads(), *shape), np.float32)
+    in_parts(kernel, *arguments, sums)
+    return torch.from_numpy(sums[0] if len(sums) == 1 else sums.sum(0))
 
 
 @compiled
-def _load(votes: Any, bits: Any) -> None:
-    """Write the votes of one input capsule to `bits`, the bits of a float32 array [J * D]."""
-    shift = np.uint32(32 - 8 * votes.itemsize)
-    for k in range(len(bits)):
-        bits[k] = np.uint32(votes[k]) << shift
+def _votes(weight: Any, capsule: Any, votes: Any) -> None:
+    """votes = W u: [P, D, LANES] and [P] to [D, LANES]."""
+    size = votes.size
+    for p in range(0, len(capsule), AT_A_TIME):
+        a, b, c, d = splat(capsule[p]), splat(capsule[p + 1]), splat(capsule[p + 2]), splat(capsule[p + 3])
+        first = p * size
+        for k in range(0, size, LANES):
+            added = a * load(weight, first + k) + b * load(weight, first + size + k)
+            added = added + (c * load(weight, first + 2 * size + k) + d * load(weight, first + 3 * size + k))
+            store(votes, k, added if p == 0 else load(votes, k) + added)
 
 
 @compiled
-def _store(bits: Any, votes: Any) -> None:
-    """The inverse of `_load`. bfloat16 is rounded to the nearest value, and to the even one of two."""
-    narrow = votes.itemsize == 2
-    shift = np.uint32(16 if narrow else 0)
-    below, odd = np.uint32(0x7FFF if narrow else 0), np.uint32(1 if narrow else 0)
-    for k in range(len(bits)):
-        votes[k] = (bits[k] + below + ((bits[k] >> shift) & odd)) >> shift
+def _votes_backward(weight: Any, capsule: Any, at_votes: Any, at_weight: Any, at_capsule: Any) -> None:
+    """Add the gradient of the weight to `at_weight`, and write that of the capsule."""
+    size = at_votes.size
+    for p in range(len(capsule)):
+        value, dot = splat(capsule[p]), splat(ZERO)
+        for k in range(0, size, LANES):
+            direction, place = load(at_votes, k), p * size + k
+            dot = dot + load(weight, place) * direction
+            store(at_weight, place, load(at_weight, place) + value * direction)
+        at_capsule[p] = first(total(dot))
 
 
 @compiled
-def _dots(row: Any, vectors: Any, found: Any) -> None:
-    """Dot product of each vote of `row` [J * D] with its vector [J, D]."""
-    outputs, dim = vectors.shape
-    for j in range(outputs):
-        dot = np.float32(0)
-        for d in range(dim):
-            dot += row[j * dim + d] * vectors[j, d]
-        found[j] = dot
+def _dots(votes: Any, vectors: Any) -> Any:
+    """Dot product of each vote with the vector of its output: [D, LANES] twice to a vector."""
+    dots = load(votes, 0) * load(vectors, 0)
+    for k in range(LANES, votes.size, LANES):
+        dots = dots + load(votes, k) * load(vectors, k)
+    return dots
 
 
 @compiled
-def _add(row: Any, weights: Any, sums: Any) -> None:
-    """Add the votes of `row` [J * D], each times its weight [J], to the sums [J, D]."""
-    outputs, dim = sums.shape
-    for j in range(outputs):
-        weight = weights[j]
-        for d in range(dim):
-            sums[j, d] += weight * row[j * dim + d]
+def _add(weights: Any, votes: Any, sums: Any) -> None:
+    """Add the votes [D, LANES], each times the weight of its output, to the sums [D, LANES]."""
+    for k in range(0, votes.size, LANES):
+        store(sums, k, load(sums, k) + weights * load(votes, k))
 
 
 @compiled
-def _spread(weights: Any, vectors: Any, row: Any) -> None:
-    """Add the vectors [J, D], each times its weight [J], to `row` [J * D]: the adjoint of `_add`."""
-    outputs, dim = vectors.shape
-    for j in range(outputs):
-        weight = weights[j]
-        for d in range(dim):
-            row[j * dim + d] += weight * vectors[j, d]
-
-
-@compiled
-def _softmax(logits: Any, leaky: bool) -> None:
-    """Softmax in place. `leaky` adds one more logit, which is zero, and drops its share."""
-    one, total = np.float32(1), np.float32(0)
-    highest = np.float32(0) if leaky else logits[0]
-    for j in range(len(logits)):
-        highest = max(highest, logits[j])
-    for j in range(len(logits)):
-        logits[j] = one + expm1(logits[j] - highest, np.float32)
-        total += logits[j]
-    if leaky:
-        total += one + expm1(-highest, np.float32)
-    for j in range(len(logits)):
-        logits[j] /= total
+def _softmax(logits: Any) -> Any:
+    """Softmax over the lanes."""
+    shares = exp(logits - largest(logits))
+    return shares / total(shares)
 
 
 @compiled
 def _scale(squared: Any) -> Any:
-    """Return the factor of squash, and twice its derivative by the squared length."""
-    one = np.float32(1)
-    root = np.sqrt(squared)
-    return root / (one + squared), (one - squared) / (root * (one + squared) * (one + squared))
+    """Return the factor of squash for vectors of these squared lengths."""
+    return sqrt(squared) / (ONE + squared)
+
+
+@compiled
+def _slope(squared: Any) -> Any:
+    """Return twice the derivative of the factor of squash by the squared length."""
+    return (ONE - squared) / (sqrt(squared) * (ONE + squared) * (ONE + squared))
 
 
 @kernel
 def _agree(
-    part: int, parts: int, votes: Any, bias: Any, leaky: bool, couplings: Any, sums: Any, totals: Any, capsules: Any
+    part: int,
+    parts: int,
+    capsules: Any,
+    weight: Any,
+    towards: Any,
+    present: int,
+    coupling: Any,
+    sums: Any,
 ) -> None:
-    """Shapes: couplings [T, I, B, J]; sums and totals, the sums of the capsules before each iteration, [T, B, J, D]."""
-    inputs, batch = votes.shape[:2]
-    steps, _, outputs, dim = sums.shape
-    bits = np.empty(outputs * dim, np.uint32)
-    row = bits.view(np.float32)
-    images = range(part * batch // parts, (part + 1) * batch // parts)
-    for t in range(steps):
-        for b in images:
-            sums[t, b] = bias
-            if t == 0:
-                totals[t, b] = np.float32(0)
-        for i in range(inputs):
-            for b in images:
-                _load(votes[i, b], bits)
-                coupling = couplings[t, i, b]
-                if t == 0:
-                    coupling[:] = np.float32(1) / np.float32(outputs + leaky)
-                else:
-                    _dots(row, totals[t, b], coupling)
-                    _softmax(coupling, leaky)
-                _add(row, coupling, sums[t, b])
-        for b in images:
-            for j in range(outputs):
-                squared = EPSILON
-                for d in range(dim):
-                    squared += sums[t, b, j, d] * sums[t, b, j, d]
-                scale = _scale(squared)[0]
-                for d in range(dim):
-                    capsules[b, j, d] = scale * sums[t, b, j, d]
-                    if t + 1 < steps:
-                        totals[t + 1, b, j, d] = totals[t, b, j, d] + capsules[b, j, d]
+    """Shapes: capsules [I, B, P], weight [I, P, D, LANES], towards [B, D, LANES], coupling [I, B, LANES], and
+    sums [parts, B, D, LANES]. The outputs from `present` on do not exist."""
+    inputs, batch = capsules.shape[:2]
+    votes, lowest = np.empty(weight.shape[2:], np.float32), np.zeros(LANES, np.float32)
+    lowest[present:] = LOWEST
+    absent = load(lowest, 0)
+    end = (part + 1) * inputs // parts
+    for start in range(part * inputs // parts, end, BLOCK):
+        for b in range(batch):
+            for i in range(start, min(start + BLOCK, end)):
+                _votes(weight[i], capsules[i, b], votes)
+                shares = _softmax(_dots(votes, towards[b]) + absent)
+                store(coupling[i, b], 0, shares)
+                _add(shares, votes, sums[part, b])
 
 
 @kernel
 def _agree_backward(
     part: int,
     parts: int,
-    votes: Any,
-    couplings: Any,
-    sums: Any,
-    totals: Any,
-    given: Any,
-    through_all: bool,
-    at_votes: Any,
-    at_bias: Any,
+    capsules: Any,
+    weight: Any,
+    towards: Any,
+    coupling: Any,
+    at_sums: Any,
+    constant: bool,
+    at_capsules: Any,
+    at_weight: Any,
+    at_towards: Any,
 ) -> None:
-    """Compute the gradients of votes [I, B, J * D] and bias [parts, J, D] from that of the capsules [B, J, D]."""
-    inputs, batch = votes.shape[:2]
-    steps, _, outputs, dim = sums.shape
-    first = 0 if through_all else steps - 1
-    start, end = part * batch // parts, (part + 1) * batch // parts
-    bits = np.empty(outputs * dim, np.uint32)
-    row = bits.view(np.float32)
-    at_sums = np.empty((steps, end - start, outputs, dim), np.float32)
-    at_logits = np.empty((steps, inputs, end - start, outputs), np.float32)
-    at_capsules = given[start:end].copy()
-    for t in range(steps - 1, first - 1, -1):
-        for b in range(start, end):
-            own = at_capsules[b - start]
-            for j in range(outputs):
-                squared, along = EPSILON, np.float32(0)
-                for d in range(dim):
-                    squared += sums[t, b, j, d] * sums[t, b, j, d]
-                    along += sums[t, b, j, d] * own[j, d]
-                scale, slope = _scale(squared)
-                for d in range(dim):
-                    at_sums[t, b - start, j, d] = scale * own[j, d] + slope * along * sums[t, b, j, d]
-                    at_bias[part, j, d] += at_sums[t, b - start, j, d]
-        if t == steps - 1:
-            at_capsules[:] = np.float32(0)
-        if t > 0 and through_all:
-            for i in range(inputs):
-                for b in range(start, end):
-                    _load(votes[i, b], bits)
-                    coupling, at_logit = couplings[t, i, b], at_logits[t, i, b - start]
-                    _dots(row, at_sums[t, b - start], at_logit)
-                    mean = np.float32(0)
-                    for j in range(outputs):
-                        mean += coupling[j] * at_logit[j]
-                    for j in range(outputs):
-                        at_logit[j] = coupling[j] * (at_logit[j] - mean)
-                    _add(row, at_logit, at_capsules[b - start])
-    for i in range(inputs):
-        for b in range(start, end):
-            row[:] = np.float32(0)
-            for t in range(first, steps):
-                _spread(couplings[t, i, b], at_sums[t, b - start], row)
-                if t > 0 and through_all:
-                    _spread(at_logits[t, i, b - start], totals[t, b], row)
-            _store(bits, at_votes[i, b])
+    """The gradients have the shapes of their values; `at_towards` has one more axis, [parts, ...]."""
+    inputs, batch = capsules.shape[:2]
+    votes = np.empty(weight.shape[2:], np.float32)
+    end = (part + 1) * inputs // parts
+    for start in range(part * inputs // parts, end, BLOCK_BACKWARD):
+        at_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        for b in range(batch):
+            for i in range(start, min(start + BLOCK_BACKWARD, end)):
+                shares = load(coupling[i, b], 0)
+                at_logits = splat(ZERO)
+                if not constant:
+                    _votes(weight[i], capsules[i, b], votes)
+                    agreement = shares * _dots(votes, at_sums[b])
+                    at_logits = agreement - shares * total(agreement)
+                    _add(at_logits, votes, at_towards[part, b])
+                for k in range(0, votes.size, LANES):
+                    store(votes, k, shares * load(at_sums[b], k) + at_logits * load(towards[b], k))
+                _votes_backward(weight[i], capsules[i, b], votes, at_weight[i], at_capsules[i, b])
 
 
 @kernel
-def _weigh(part: int, parts: int, votes: Any, coefficients: Any, squash_votes: bool, sums: Any) -> None:
-    """Shapes: votes [I, B, J * D], coefficients [I, J], sums [B, J, D]."""
-    inputs, batch = votes.shape[:2]
-    outputs, dim = sums.shape[1:]
-    bits = np.empty(outputs * dim, np.uint32)
-    row = bits.view(np.float32)
-    vectors = row.reshape(outputs, dim)
-    weights = np.empty(outputs, np.float32)
-    images = range(part * batch // parts, (part + 1) * batch // parts)
-    for b in images:
-        sums[b] = np.float32(0)
-    for i in range(inputs):
-        for b in images:
-            _load(votes[i, b], bits)
-            weights[:] = np.float32(1)
-            if squash_votes:
-                _dots(row, vectors, weights)
-                for j in range(outputs):
-                    weights[j] = _scale(weights[j] + EPSILON)[0]
-            for j in range(outputs):
-                weights[j] *= coefficients[i, j]
-            _add(row, weights, sums[b])
+def _weigh(part: int, parts: int, capsules: Any, weight: Any, coefficients: Any, squash: bool, sums: Any) -> None:
+    """Shapes as in `_agree`; coefficients [I, LANES]."""
+    inputs, batch = capsules.shape[:2]
+    votes = np.empty(weight.shape[2:], np.float32)
+    end = (part + 1) * inputs // parts
+    for start in range(part * inputs // parts, end, BLOCK):
+        for b in range(batch):
+            for i in range(start, min(start + BLOCK, end)):
+                _votes(weight[i], capsules[i, b], votes)
+                weights = load(coefficients[i], 0)
+                if squash:
+                    weights = weights * _scale(_dots(votes, votes) + EPSILON)
+                _add(weights, votes, sums[part, b])
 
 
 @kernel
 def _weigh_backward(
     part: int,
     parts: int,
-    votes: Any,
+    capsules: Any,
+    weight: Any,
     coefficients: Any,
-    squash_votes: bool,
+    squash: bool,
     to_votes: Any,
     to_coefficients: Any,
-    at_votes: Any,
+    at_capsules: Any,
+    at_weight: Any,
     at_coefficients: Any,
 ) -> None:
-    """Compute the gradients of votes [I, B, J * D] from those of the first sums, and of coefficients [parts, I, J] from
-    those of the second sums."""
-    inputs, batch = votes.shape[:2]
-    outputs, dim = to_votes.shape[1:]
-    bits, made = np.empty(outputs * dim, np.uint32), np.empty(outputs * dim, np.uint32)
-    row, at_row = bits.view(np.float32), made.view(np.float32)
-    vectors = row.reshape(outputs, dim)
-    squared, agreement, scales, along = (
-        np.empty(outputs, np.float32),
-        np.empty(outputs, np.float32),
-        np.empty(outputs, np.float32),
-        np.empty(outputs, np.float32),
-    )
-    for i in range(inputs):
-        for b in range(part * batch // parts, (part + 1) * batch // parts):
-            _load(votes[i, b], bits)
-            _dots(row, to_coefficients[b], agreement)
-            scales[:] = np.float32(1)
-            if squash_votes:
-                _dots(row, vectors, squared)
-                _dots(row, to_votes[b], along)
-                for j in range(outputs):
-                    scales[j], slope = _scale(squared[j] + EPSILON)
-                    along[j] *= coefficients[i, j] * slope
-            for j in range(outputs):
-                at_coefficients[part, i, j] += scales[j] * agreement[j]
-                scales[j] *= coefficients[i, j]
-            at_row[:] = np.float32(0)
-            _spread(scales, to_votes[b], at_row)
-            if squash_votes:
-                _spread(along, vectors, at_row)
-            _store(made, at_votes[i, b])
+    """Compute the gradients of capsules and weight from that of the first sums, [B, D, LANES], and of the coefficients
+    from that of the second sums."""
+    inputs, batch = capsules.shape[:2]
+    votes = np.empty(weight.shape[2:], np.float32)
+    end = (part + 1) * inputs // parts
+    for start in range(part * inputs // parts, end, BLOCK_BACKWARD):
+        at_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        at_coefficients[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        for b in range(batch):
+            for i in range(start, min(start + BLOCK_BACKWARD, end)):
+                _votes(weight[i], capsules[i, b], votes)
+                weights, along = load(coefficients[i], 0), splat(ZERO)
+                at_weights = _dots(votes, to_coefficients[b])
+                if squash:
+                    squared = _dots(votes, votes) + EPSILON
+                    scale = _scale(squared)
+                    along = weights * _slope(squared) * _dots(votes, to_votes[b])
+                    weights, at_weights = weights * scale, at_weights * scale
+                store(at_coefficients[i], 0, load(at_coefficients[i], 0) + at_weights)
+                for k in range(0, votes.size, LANES):
+                    store(votes, k, weights * load(to_votes[b], k) + along * load(votes, k))
+                _votes_backward(weight[i], capsules[i, b], votes, at_weight[i], at_capsules[i, b])

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from recaps.nn.kernels import fits_votes
+from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Routed, VoteRouting
 from recaps.nn.routing.products import block_diagonal, dots, weighted_sum
 from recaps.nn.squash import squash
@@ -42,6 +43,11 @@ class DynamicRouting(VoteRouting):
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
         return dynamic_routing(votes, bias, self.iterations, self.gradient, self.leaky)
 
+    def route(self, capsules: Tensor, weight: Tensor, bias: Tensor) -> Routed:
+        if fits_votes(capsules, weight, self.leaky):
+            return compiled_dynamic_routing(capsules, weight, bias, self.iterations, self.gradient, self.leaky)
+        return super().route(capsules, weight, bias)
+
     def operations(self, values: int) -> int:
         """T weighted sums and T - 1 dot products."""
         return 2 * (2 * self.iterations - 1) * values
@@ -72,12 +78,31 @@ def dynamic_routing(
         Capsules and the coupling of the last iteration, in the precision of `bias`. Early in training, couplings differ
         by less than the precision of bfloat16.
     """
-    if fits_votes(votes):
-        from recaps.nn.kernels.votes import route_by_agreement as route  # the compiler takes half a second to load
-    else:
-        route = _DynamicRouting.apply
-    capsules, coupling = route(votes, bias, iterations, gradient == "all", leaky)
-    return Routed(capsules, coupling)
+    return Routed(*_DynamicRouting.apply(votes, bias, iterations, gradient == "all", leaky))
+
+
+def compiled_dynamic_routing(
+    capsules: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    iterations: int = 3,
+    gradient: Literal["all", "last"] = "all",
+    leaky: bool = False,
+) -> Routed:
+    """`dynamic_routing` of the votes of capsules [B, I, d] with weights [I, d, J, D], in float32 on a CPU."""
+    from recaps.nn.kernels.votes import by_agreement, padded  # the compiler takes half a second to load
+
+    outputs = weight.shape[2]
+    with float32(capsules):
+        share = 1 / (outputs + leaky)
+        sums = share * (capsules.flatten(1) @ weight.flatten(0, 1).flatten(1)).unflatten(1, bias.shape) + bias
+        coupling = share * capsules.new_ones(*capsules.shape[:2], outputs)
+        inputs, total = padded(capsules, weight), torch.zeros_like(sums)
+        for _ in range(iterations - 1):
+            total = total + squash(sums)
+            sums, coupling = by_agreement(*inputs, total, leaky=leaky, constant=gradient == "last")
+            sums = sums + bias
+        return Routed(squash(sums), coupling)
 
 
 class _DynamicRouting(torch.autograd.Function):

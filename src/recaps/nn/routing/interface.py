@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
+from recaps.nn.layers import votes
 
 
 class Routed(NamedTuple):
@@ -41,6 +42,17 @@ class VoteRouting(nn.Module):
             bias: bias of the weighted sums of votes, [J, D]. Capsules are returned in its precision.
         """
         raise NotImplementedError
+
+    def route(self, capsules: Tensor, weight: Tensor, bias: Tensor) -> Routed:
+        """Route the votes of capsules. A routing that does not need all votes at a time may override this.
+
+        Args:
+            capsules: input capsules, [B, I, d].
+            weight: [I, d, J, D], with the votes u_hat_ij = W_ij u_i.
+            bias: as in `forward`.
+        """
+        routed: Routed = self(votes(capsules, weight), bias)
+        return routed
 
     def operations(self, values: int) -> int:
         """Floating-point operations of the forward pass; 0 if they are not counted.

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from recaps.config.training import Training
 from recaps.models.model import Batch, learning_rate
 from recaps.models.supcaps import SupCaps
+from recaps.nn.kernels import fits_votes
 from recaps.nn.precision import backward
 from recaps.nn.routing.interface import Routed
 from recaps.papers.discriminative.options import DiscriminativeOptions
-from recaps.papers.discriminative.routing import TwoWays, discriminative_routing, objective
+from recaps.papers.discriminative.routing import TwoWays, compiled_sums, objective, two_ways, weighted_sums
 
 
 class DiscriminativeCaps(SupCaps):
@@ -35,13 +36,12 @@ class DiscriminativeCaps(SupCaps):
 
     def route(self, images: Tensor) -> TwoWays:
         """Compute the class capsules (eq. 6), once for the loss and once for the objective."""
-        return discriminative_routing(
-            self.votes(self.primary_capsules(images)),
-            self.coefficients,
-            self.bias,
-            squash_votes=self.options.squash_votes,
-            squash_capsules=self.options.squash_capsules,
-        )
+        capsules, options = self.primary_capsules(images), self.options
+        if fits_votes(capsules, self.votes.weight):
+            sums = compiled_sums(capsules, self.votes.weight, self.coefficients, options.squash_votes)
+        else:
+            sums = weighted_sums(self.votes(capsules), self.coefficients, options.squash_votes)
+        return two_ways(sums, self.coefficients, self.bias, options.squash_capsules)
 
     def configure(self, training: Training) -> None:
         self.training_options = training
