@@ -5,8 +5,9 @@ one function of `recaps.workflow.stages`. Editing EM routing retrains the EM run
 Comments, docstrings and formatting do not change a fingerprint.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
-name` leads to the module that defines `name`; of the packages on the way, only their own text counts. Style sheets and
-templates belong to the modules of their folder. Modules that are imported by a computed name must be given as roots.
+name` leads to the module that defines `name`. Of the packages on the way, only their own text counts, and that of the
+first does not. Style sheets and templates belong to the modules of their folder. Modules that are imported by a
+computed name must be given as roots.
 
 The fingerprints are kept in the package's `__pycache__` until one of its files changes.
 """
@@ -216,8 +217,9 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def _parents(name: str) -> list[str]:
+    """Return the packages on the way to a module, except the first: what it offers to users affects no result."""
     parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts))]
+    return [".".join(parts[:end]) for end in range(2, len(parts))]
 
 
 def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:

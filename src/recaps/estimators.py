@@ -1,0 +1,510 @@
+"""Capsule networks with the manners of scikit-learn: `CapsuleClassifier` and `CapsuleEncoder`.
+
+Both take images as arrays [N, H, W], [N, H, W, C] or [N, features]. Rows of features are laid out as square images.
+Bytes (uint8) are divided by 255; other numbers are scaled so that the training images span 0 to 1. Images that are
+smaller than 24x24 get a border of zeros, because the networks begin with two convolutions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import ArrayLike
+from pydantic import ValidationError
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn.functional import pad
+
+from recaps.config.families import families
+from recaps.config.training import Training
+from recaps.errors import UserError, nearest
+from recaps.models.model import Model
+from recaps.models.network import CapsuleNetwork
+from recaps.models.options import ClassCapsules, ConvNetOptions
+from recaps.models.vae import VAE
+from recaps.nn.routing import registry
+from recaps.npz import Array
+from recaps.training import device as devices
+from recaps.training.batches import Batches, as_float
+from recaps.training.images import Images
+from recaps.training.run import fresh_model
+
+#: Images are at least this high and wide; smaller ones get a border of zeros.
+SMALLEST = 24
+#: Images that are evaluated at a time.
+AT_A_TIME = 250
+#: A quarter of the paper's width, as at scale `desk`. Other families have their paper's width.
+_NARROW_CAPSULES = {"conv_channels": 64, "primary_types": 8}
+NARROW: dict[str, dict[str, Any]] = {
+    "supcaps": _NARROW_CAPSULES,
+    "discriminative": _NARROW_CAPSULES,
+    "sparsecaps": _NARROW_CAPSULES,
+    "convnet": {"channels": [128, 64], "hidden": 256},
+}
+
+
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """What the two estimators share: images, training, and pickles without code."""
+
+    _default_model: str
+    seen_: tuple[tuple[int, int, int], int]
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        routing: str | Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        steps: int = 2000,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        shift: int = 0,
+        validation_fraction: float = 0.0,
+        evaluate_every: int = 100,
+        patience: int = 5,
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.model = model
+        self.routing = routing
+        self.options = options
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.shift = shift
+        self.validation_fraction = validation_fraction
+        self.evaluate_every = evaluate_every
+        self.patience = patience
+        self.device = device
+        self.threads = threads
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # Images
+
+    def _images(self, X: Any, *, fitting: bool) -> Tensor:
+        """Return images [N, C, H, W], as bytes or as float32, and learn their shape and range if `fitting`."""
+        X = validate_data(self, X, reset=fitting, allow_nd=True)
+        if X.dtype != np.uint8:
+            X = X.astype(np.float64)
+        if X.ndim > 4:
+            raise ValueError(f"X has {X.ndim} axes; images are [N, H, W], [N, H, W, C] or [N, features]")
+        if fitting:
+            self.input_shape_ = X.shape[1:]
+            self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
+        elif X.shape[1:] != self.input_shape_:
+            raise ValueError(f"X has images of shape {X.shape[1:]}, but was fitted with {self.input_shape_}")
+        low, high = self.range_
+        pixels = _laid_out(X)
+        if X.dtype != np.uint8 or self.range_ != (0.0, 255.0):
+            pixels = ((pixels - low) / ((high - low) or 1.0)).astype(np.float32)
+        images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+        return pad(images, _border(images.shape[2:]))
+
+    def _pictures(self, images: Tensor) -> Array:
+        """Undo `_images` for decoded images [N, C, H, W] with values in 0..1."""
+        height, width = _laid_out(np.empty((0, *self.input_shape_))).shape[1:3]
+        left, _, top, _ = _border((height, width))
+        low, high = self.range_
+        pixels = images[:, :, top : top + height, left : left + width].permute(0, 2, 3, 1).cpu().double().numpy()
+        flat = (low + (high - low) * pixels).reshape(len(pixels), -1)
+        return flat[:, : math.prod(self.input_shape_)].reshape(len(pixels), *self.input_shape_)
+
+    # Training
+
+    def _routing(self) -> dict[str, Any] | None:
+        if self.routing is None:
+            return None
+        routing = {"name": self.routing} if isinstance(self.routing, str) else dict(self.routing)
+        known = [name for interface in registry.INTERFACES for name in registry.algorithms(interface)]
+        if routing.get("name") not in known:
+            raise ValueError(f"routing={self.routing!r}: no such routing{nearest(str(routing.get('name')), known)}")
+        return routing
+
+    def _family(self) -> str:
+        """Return the name of the model's family: the one that was asked for, or that of the routing."""
+        routing = self._routing()
+        by_pose = routing is not None and routing["name"] in registry.algorithms("PoseRouting")
+        name = self.model or ("matrixcaps" if by_pose else self._default_model)
+        if name not in families():
+            raise ValueError(f"model={name!r}: no such family{nearest(name, families())}")
+        return name
+
+    def _settings(self, classes: int) -> dict[str, Any]:
+        """Return the options of the model for this number of classes."""
+        name, routing = self._family(), self._routing()
+        family, settings = families()[name], {"family": name, **NARROW.get(name, {})}
+        if issubclass(family, ClassCapsules):
+            settings["capsules"] = classes
+        if issubclass(family, ConvNetOptions):
+            settings["classes"] = classes
+        settings |= self.options or {}
+        if routing is not None:
+            if "routing" not in family.model_fields:
+                raise ValueError(f"routing={self.routing!r}: the family {name!r} has no choice of it; leave it out")
+            settings["routing"] = routing
+        if name == "matrixcaps" and settings.get("routing", {"name": "em"})["name"] != "em":
+            settings = {"loss": "cross_entropy"} | settings
+        return settings
+
+    def _train(self, images: Tensor, labels: Array | None, classes: int, *, classifies: bool) -> None:
+        random = check_random_state(self.random_state)
+        seed = int(random.randint(2**31 - 1))
+        held_out: Array = np.empty(0, np.int64)
+        rows = np.arange(len(images))
+        if self.validation_fraction:
+            rows, held_out = train_test_split(
+                rows,
+                test_size=self.validation_fraction,
+                random_state=random.randint(2**31 - 1),
+                stratify=labels if classifies else None,
+            )
+        self._check_labels(labels is not None, classifies)
+        target = torch.from_numpy(np.zeros(len(images)) if labels is None else labels).long()
+        self.settings_ = self._settings(classes)
+        try:
+            where = devices.choose(self.device, self.threads)
+            training = Training(
+                steps=self.steps,
+                batch_size=min(self.batch_size, len(rows)),
+                learning_rate=self.learning_rate,
+                shift=self.shift,
+                log_every=max(1, min(self.evaluate_every, self.steps // 20)),  # phases of `experts` end at rows
+            )
+            channels, height, width = images.shape[1:]
+            self.seen_ = ((channels, height, width), classes)
+            model = self._fresh(seed).place(where)
+            model.configure(training)
+        except (ValidationError, UserError) as error:
+            raise ValueError(f"{type(self).__name__}: {_reason(error)}") from error
+        model.train()
+        batches = Batches(_Given(images[rows].to(where), target[rows].to(where)), training, seed, where)
+        self.model_, self.history_ = model, []
+        best, best_at, weights = math.inf, 0, None
+        step = 0
+        while step < self.steps:
+            with devices.arithmetic(where, training.precision):
+                values = model.training_step(batches(step), step)
+            step += 1
+            if step % self.evaluate_every and step != self.steps:
+                continue
+            row = {"step": step, **{name: float(value) for name, value in values.items()}}
+            if not math.isfinite(row["loss"]):
+                raise ValueError(f"the loss is {row['loss']} at step {step}; try a smaller learning_rate")
+            if len(held_out):
+                row["validation"] = self._validation(images[held_out], target[held_out])
+                if row["validation"] < best:
+                    best, best_at = row["validation"], step
+                    weights = {name: value.clone() for name, value in model.state_dict().items()}
+            self.history_.append(row)
+            if self.verbose:
+                _show(row, self.steps)
+            if len(held_out) and step - best_at >= self.patience * self.evaluate_every:
+                break
+        if self.verbose:
+            print(file=sys.stderr)
+        if weights is not None:
+            model.load_state_dict(weights)
+        self.n_steps_ = step
+        model.eval()
+
+    def _check_labels(self, given: bool, classifies: bool) -> None:
+        """Refuse to classify with a family that has no class scores, and to train one that has them without labels."""
+        name = self._family()
+        scores = issubclass(families()[name], (ClassCapsules, ConvNetOptions)) or name == "matrixcaps"
+        if classifies and not scores:
+            raise ValueError(f"model={name!r} learns without labels; use CapsuleEncoder")
+        if scores and not given:
+            raise ValueError(f"model={name!r} learns from labels; use fit(X, y)")
+
+    def _fresh(self, seed: int) -> Model:
+        """Build the network for the images and the number of classes in `seen_`."""
+        shape, classes = self.seen_
+        return fresh_model({"model": self.settings_}, shape, classes, seed)
+
+    def _validation(self, images: Tensor, labels: Tensor) -> float:
+        """Return what an early stop makes small."""
+        raise NotImplementedError
+
+    def _evaluated(self, compute: Any, images: Tensor) -> Tensor:
+        """Return `compute(model, images)` for all images, float32 [N, C, H, W], a few at a time."""
+        model, was_training = self.model_, self.model_.training
+        model.eval()
+        where = next(model.parameters()).device
+        with torch.inference_mode():
+            parts = [compute(model, as_float(some.to(where))).float().cpu() for some in images.split(AT_A_TIME)]
+        model.train(was_training)
+        return torch.cat(parts)
+
+    # Pickles
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        if "model_" in state:
+            weights = {name: value.cpu().contiguous() for name, value in self.model_.state_dict().items()}
+            state = state | {"model_": safetensors.torch.save(weights)}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if isinstance(weights := state.get("model_"), bytes):
+            model = self._fresh(seed=0)
+            model.load_state_dict(safetensors.torch.load(weights))
+            self.model_ = model.place(devices.choose(self.device, self.threads)).eval()
+
+
+class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """A network with one capsule per class.
+
+    Args:
+        model: a family with class scores: `supcaps` (dynamic routing), `discriminative` (learned routing), `matrixcaps`
+            or `convnet`. None: the family that `routing` belongs to.
+        routing: a routing algorithm, by name or as a mapping with its `name` and options. `dynamic` for vectors; `em`,
+            `similarity` or `connectionist` for matrix capsules. None: the family's default.
+        options: further options of the family, as in `config/README.md`. By default `supcaps` and `discriminative` have
+            a quarter of the paper's width.
+        steps: training steps.
+        batch_size: images in a training step.
+        learning_rate: Adam's learning rate at step 0. It decays by 4 % every 2,000 steps.
+        shift: shift training images by up to this many pixels along each axis, at random.
+        validation_fraction: share of the training images that is held out for an early stop. 0: no early stop.
+        evaluate_every: steps between two rows of `history_`, and between two evaluations of the held-out images.
+        patience: stop after this many evaluations without a smaller error; keep the best weights.
+        device: `auto`, `cpu` or `cuda`.
+        threads: CPU threads; None: PyTorch's default.
+        verbose: show the progress on standard error.
+        random_state: seed of the initial weights, of batches and of the held-out images.
+
+    Attributes:
+        classes_: the labels, in order.
+        model_: the trained network, a `torch.nn.Module` in evaluation mode.
+        history_: a list of rows: `step`, `loss`, other scalars of the family, and `validation`, the held-out error in
+            percent.
+        n_steps_: steps taken.
+
+    >>> import numpy as np
+    >>> from recaps import CapsuleClassifier
+    >>> bars = np.zeros((40, 20, 20), np.uint8)
+    >>> bars[:20, 8:12, :], bars[20:, :, 8:12] = 255, 255
+    >>> names = np.repeat(["flat", "tall"], 20)
+    >>> small = {"conv_channels": 8, "primary_types": 2, "decoder": None}
+    >>> found = CapsuleClassifier(options=small, steps=30, random_state=0).fit(bars, names)
+    >>> found.predict(bars[[0, 39]]).tolist(), found.score(bars, names)
+    (['flat', 'tall'], 1.0)
+    """
+
+    _default_model = "supcaps"
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Train the network.
+
+        Args:
+            X: images [N, H, W], [N, H, W, C] or [N, features].
+            y: labels [N], numbers or strings.
+
+        Raises:
+            ValueError: invalid parameters, images or labels, or a loss that is not finite.
+        """
+        images = self._images(X, fitting=True)
+        labels = validate_data(self, y=y, reset=False)
+        check_classification_targets(labels)
+        check_consistent_length(images, labels)
+        self.classes_, encoded = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"Classifier can't train when only one class is present: {self.classes_[0]!r}")
+        self._train(images, encoded, len(self.classes_), classifies=True)
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return the class scores of images, divided by their sum: [N, classes].
+
+        The scores of capsules are their lengths or activations. Scores that are logits pass through a softmax.
+        """
+        scores = self._scores(X)
+        probabilities = scores / scores.sum(1, keepdim=True) if self._positive else scores.softmax(1)
+        return probabilities.numpy()
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Return the label with the largest score for each image: [N]."""
+        chosen = self._scores(X).argmax(1).numpy()
+        return np.asarray(self.classes_[chosen])
+
+    @property
+    def _positive(self) -> bool:
+        """Whether class scores are lengths or probabilities."""
+        return isinstance(self.model_, CapsuleNetwork) or self.settings_.get("routing", {}).get("name") == "em"
+
+    def _scores(self, X: ArrayLike) -> Tensor:
+        check_is_fitted(self)
+        images = self._images(X, fitting=False)
+        return self._evaluated(lambda model, images: model.class_scores(images), images).double()
+
+    def _validation(self, images: Tensor, labels: Tensor) -> float:
+        scores = self._evaluated(lambda model, images: model.class_scores(images), images)
+        return 100 * float((scores.argmax(1) != labels).double().mean())
+
+
+def _decodes(estimator: CapsuleEncoder) -> bool:
+    """Whether the model of a fitted encoder has a decoder."""
+    check_is_fitted(estimator)
+    return _decoder(estimator.model_) is not None
+
+
+class CapsuleEncoder(TransformerMixin, _Estimator):  # type: ignore[misc]
+    """A network that describes images by capsules, mostly without labels.
+
+    Args:
+        model: a family: `sparsecaps`, `generative` (*Capsule Networks, a Probabilistic Perspective*), `scae`,
+            `experts`, `rbm` or `vae`; or one that needs labels: `supcaps`, `discriminative`, `matrixcaps`.
+        routing: as in `CapsuleClassifier`.
+        options: as in `CapsuleClassifier`; for example `{"learning": "dense"}` for `sparsecaps`.
+        latent: name of the array that `transform` returns, as in the model's `latents`. None: what the decoder reads;
+            capsules times their mask, if there is one. Without a decoder, presences and poses.
+
+    The other parameters and the attributes are those of `CapsuleClassifier`; `validation` in `history_` is the squared
+    error of the reconstruction, summed over pixels.
+    """
+
+    _default_model = "sparsecaps"
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        routing: str | Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        latent: str | None = None,
+        steps: int = 2000,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        shift: int = 0,
+        validation_fraction: float = 0.0,
+        evaluate_every: int = 100,
+        patience: int = 5,
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            routing=routing,
+            options=options,
+            steps=steps,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            shift=shift,
+            validation_fraction=validation_fraction,
+            evaluate_every=evaluate_every,
+            patience=patience,
+            device=device,
+            threads=threads,
+            verbose=verbose,
+            random_state=random_state,
+        )
+        self.latent = latent
+
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
+        """Train the network on images [N, H, W], [N, H, W, C] or [N, features]. Most families ignore the labels [N]."""
+        images = self._images(X, fitting=True)
+        labels, classes = None, 1
+        if y is not None:
+            check_consistent_length(images, y)
+            found, labels = np.unique(np.asarray(y), return_inverse=True)
+            classes = len(found)
+        self._train(images, labels, classes, classifies=False)
+        return self
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Return the latents of images: float64 [N, features]."""
+        check_is_fitted(self)
+        return self._evaluated(self._code, self._images(X, fitting=False)).double().numpy()
+
+    @available_if(_decodes)  # type: ignore[untyped-decorator]
+    def inverse_transform(self, X: ArrayLike) -> Array:
+        """Decode latents [N, features] of `transform` to images in the shape and range of the training images."""
+        check_is_fitted(self)
+        decode = _decoder(self.model_)
+        where = next(self.model_.parameters()).device
+        with torch.inference_mode():
+            made = decode(torch.as_tensor(np.asarray(X), dtype=torch.float32, device=where))
+        return self._pictures(made.float())
+
+    def _code(self, model: Model, images: Tensor) -> Tensor:
+        made = model.latents(images)
+        if self.latent is not None:
+            if self.latent not in made:
+                raise ValueError(f"latent={self.latent!r}: the model has {', '.join(made)}{nearest(self.latent, made)}")
+            return made[self.latent].flatten(1)
+        if "mask" in made:
+            return (made["capsules"] * made["mask"].unsqueeze(2)).flatten(1)
+        names = ["capsules"] if "capsules" in made else [name for name in ("presence", "pose") if name in made]
+        return torch.cat([made[name].flatten(1) for name in names], 1)
+
+    def _validation(self, images: Tensor, labels: Tensor) -> float:
+        errors = self._evaluated(lambda model, images: model.latents(images)["reconstruction_error"], images)
+        return float(errors.double().mean())
+
+
+class _Given(Images):
+    """Images [N, C, H, W] and labels [N] that are already tensors."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+
+def _decoder(model: Any) -> Any:
+    """Return the function from codes [N, features] to images [N, C, H, W], or None."""
+    if isinstance(model, CapsuleNetwork):
+        return model.decoder
+    if isinstance(model, VAE):
+        return lambda code: model.logits(code[:, : model.options.latent_dim]).sigmoid()
+    if model.options.family == "rbm":
+        return lambda code: model.visible(code).unflatten(1, model.image_shape)
+    if model.options.family == "experts":
+        shape = (model.options.capsules, model.options.capsule_dim)
+        return lambda code: model.pictures(model.decode(code.unflatten(1, shape)))
+    return None
+
+
+def _laid_out(X: Array) -> Array:
+    """Return images [N, H, W, C]: rows of features become squares, filled up with zeros."""
+    if X.ndim == 2:
+        side = math.isqrt(X.shape[1] - 1) + 1
+        X = np.pad(X, ((0, 0), (0, side**2 - X.shape[1]))).reshape(len(X), side, side)
+    return X if X.ndim == 4 else X[..., None]
+
+
+def _border(size: Any) -> tuple[int, int, int, int]:
+    """Return the zeros left, right, above and below images of a size (H, W) that is too small."""
+    height, width = (max(SMALLEST - side, 0) for side in size)
+    return width // 2, width - width // 2, height // 2, height - height // 2
+
+
+def _show(row: Mapping[str, float], steps: int) -> None:
+    """Write a line over the last one."""
+    done = round(20 * row["step"] / steps)
+    values = " ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "step")
+    bar = "#" * done + "." * (20 - done)
+    print(f"\r[{bar}] {row['step']:.0f}/{steps} {values}", end="", file=sys.stderr, flush=True)
+
+
+def _reason(error: ValidationError | UserError) -> str:
+    """Return the first problem of invalid options in one line."""
+    if isinstance(error, UserError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
