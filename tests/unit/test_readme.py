@@ -39,6 +39,15 @@ def test_a_papers_page_has_its_readings_and_links_its_published_tables(root: Pat
     assert linked & {file.resolve() for file in published.glob("table-*.md")}
 
 
+def test_the_published_page_is_small_and_whole(root: Path) -> None:
+    page = root / PUBLISHED / "index.html"
+    assert page.stat().st_size < 400_000
+    text = page.read_text(encoding="utf-8")
+    targets = {target for target in re.findall(r'(?:href|src)="([^"#]+)"', text) if not target.startswith("http")}
+    assert targets
+    assert [target for target in targets if not (page.parent / target).is_file()] == []
+
+
 def test_every_local_link_and_picture_exists(root: Path) -> None:
     pages = [root / "README.md", root / "CONTRIBUTING.md", root / "profiles/README.md", *(root / "docs").rglob("*.md")]
     for page in (*pages, *(FOLDER / paper / "README.md" for paper in names())):

@@ -22,8 +22,6 @@ from recaps.workflow.layout import Layout
 
 #: Bytes: the page links a larger data file instead of embedding it.
 MOST_EMBEDDED = 200_000
-#: Points of a training curve.
-MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class Figure:
         return self.width >= 1000 and self.width > 1.7 * self.height
 
 
-def read_table(files: Layout, paper: str, name: str, output: Output) -> Table | None:
-    """Return a table, rounded as in its Markdown file, or None if it was not made."""
+def read_table(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> Table | None:
+    """Return a table, rounded as in its Markdown file, or None if it was not made. `linked`: link to its data."""
     data, text, _ = files.table(paper, name)
     if not data.exists():
         return None
@@ -74,7 +72,7 @@ def read_table(files: Layout, paper: str, name: str, output: Output) -> Table | 
         columns=columns,
         rows=rows,
         numeric=[_is_numeric([row[place] for row in rows]) for place in range(len(columns))],
-        data=_link(data, files),
+        data=_source(data, files, "text/csv", linked),
     )
 
 
@@ -84,8 +82,8 @@ def _is_numeric(column: Sequence[str]) -> bool:
     return bool(filled) and all(cell.lstrip("<>≥≤±-+ ")[:1].isdigit() for cell in filled)
 
 
-def read_figure(files: Layout, paper: str, name: str, output: Output) -> Figure | None:
-    """Return a figure with its data, or None if it was not made."""
+def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> Figure | None:
+    """Return a figure with its data, or None if it was not made. `linked`: link to picture and data."""
     _, image, data = files.figure(paper, name)
     if not image.exists():
         return None
@@ -93,10 +91,10 @@ def read_figure(files: Layout, paper: str, name: str, output: Output) -> Figure 
     return Figure(
         name=name,
         output=output,
-        image=_embedded(image, "image/png"),
+        image=_source(image, files, "image/png", linked),
         width=width,
         height=height,
-        data=_link(data, files) if data.exists() else "",
+        data=_source(data, files, "text/csv", linked) if data.exists() else "",
     )
 
 
@@ -110,17 +108,15 @@ def _png_size(file: Path) -> tuple[int, int]:
     return width, height
 
 
-def _link(file: Path, files: Layout) -> str:
-    small = file.stat().st_size <= MOST_EMBEDDED
-    return _embedded(file, "text/csv") if small else file.relative_to(files.folder).as_posix()
-
-
-def _embedded(file: Path, kind: str) -> str:
+def _source(file: Path, files: Layout, kind: str, linked: bool) -> str:
+    """Return the address of a file: its content or, if `linked` or if it is large data, its path."""
+    if linked or (kind == "text/csv" and file.stat().st_size > MOST_EMBEDDED):
+        return file.relative_to(files.folder).as_posix()
     return f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"
 
 
-def read_runs(project: Project, paper: str, variant: str, files: Layout) -> list[Run]:
-    """Return the finished runs of a variant."""
+def read_runs(project: Project, paper: str, variant: str, files: Layout, points: int) -> list[Run]:
+    """Return the finished runs of a variant, with `points` points of each training curve."""
     found = []
     for seed in project.seeds_of(project.papers[paper].variants[variant]):
         run = files.run(paper, variant, seed)
@@ -128,7 +124,7 @@ def read_runs(project: Project, paper: str, variant: str, files: Layout) -> list
             continue
         heads = _evaluations(run)
         folder = run.relative_to(files.folder).as_posix()
-        found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv")))
+        found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv", points)))
     return found
 
 
@@ -144,11 +140,11 @@ def _evaluations(run: Path) -> list[Mapping[str, Any]]:
     return [result for file in files for results in read_json(file).values() for result in results.values()]
 
 
-def _history(file: Path) -> list[tuple[float, float]]:
+def _history(file: Path, points: int) -> list[tuple[float, float]]:
     if not file.exists():
         return []
     frame = pd.read_csv(file)
     if not {"step", "loss"} <= set(frame.columns):
         raise UserError(f"{file}: no columns 'step' and 'loss'; delete the run's folder and run again")
-    kept = frame.iloc[charts.thin(range(len(frame)), MOST_POINTS)]
+    kept = frame.iloc[charts.thin(range(len(frame)), points)]
     return list(zip(kept["step"].astype(float), kept["loss"].astype(float), strict=True))

@@ -1,9 +1,13 @@
-"""The report: one self-contained HTML page, made from the files of one scale and the papers' READMEs."""
+"""The report: one HTML page, made from the files of one scale and the papers' READMEs.
+
+The page holds all pictures and records, or (`linked`) links to the files beside it.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +40,8 @@ from recaps.report.verdicts import (
 from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
+#: Points of a training curve on the page, and on a page of links.
+MOST_POINTS, FEW_POINTS = 200, 30
 #: The part of a paper's README that the page shows.
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
@@ -67,20 +73,24 @@ class Section:
     readings: Markup
 
 
-def build(project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path] | None = None) -> None:
+def build(
+    project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path] | None = None, linked: bool = False
+) -> None:
     """Write the page `out`.
 
     Args:
         project: the papers, variants, seeds, tables and figures to show, with titles and captions.
         root: the folder `results/<scale>`; the page lists the tables and figures that are missing there.
         readmes: the README of each paper, by name; the page shows its section "How it is read here".
+        linked: link to pictures, data and records by their paths below `root`, which is then the folder of `out`, and
+            leave the READMEs to their own pages.
 
     Raises:
         UserError: the scorecard is missing.
     """
     files, pages = Layout(Path(root)), readmes or {}
     card = scorecard.load(files.scorecard()[0])
-    papers = [_section(project, name, files, card, pages.get(name)) for name in project.papers]
+    papers = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
     records = [run.record for paper in papers for run in paper.runs]
     page = {
         "scale": project.config.scale,
@@ -92,8 +102,10 @@ def build(project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path
         "papers": papers,
         "limitations": _limitations(project, card, records),
         "command": _command(project),
+        "linked": linked,
     }
-    write_text(out, _environment().get_template(TEMPLATE).render(page))
+    text = _environment().get_template(TEMPLATE).render(page)
+    write_text(out, re.sub(r"\n\s+(?=<)", "\n", text) if linked else text)
 
 
 def _environment() -> Environment:
@@ -112,12 +124,15 @@ def _command(project: Project) -> str:
     return f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
 
 
-def _section(project: Project, name: str, files: Layout, card: pd.DataFrame, readme: Path | None) -> Section:
+def _section(
+    project: Project, name: str, files: Layout, card: pd.DataFrame, readme: Path | None, linked: bool
+) -> Section:
     paper = project.papers[name]
-    tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output))]
-    figures = [figure for key, output in paper.figures.items() if (figure := read_figure(files, name, key, output))]
+    tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output, linked))]
+    figures = [made for key, output in paper.figures.items() if (made := read_figure(files, name, key, output, linked))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
-    runs = {variant: read_runs(project, name, variant, files) for variant in paper.variants}
+    points = FEW_POINTS if linked else MOST_POINTS
+    runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
     return Section(
         name=name,
         paper=paper,
@@ -129,7 +144,7 @@ def _section(project: Project, name: str, files: Layout, card: pd.DataFrame, rea
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(files, name, paper),
-        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup(""),
+        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme and not linked else Markup(""),
     )
 
 
@@ -189,7 +204,7 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
     facts = [
         ("Papers", str(len(project.papers))),
         ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
-        ("Seeds", ", ".join(map(str, project.seeds))),
+        ("Seeds", ", ".join(map(str, sorted({run["seed"] for run in records}) or project.seeds))),
         ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
         ("Commit", commits),
         ("Date", days.replace(", ", " to ")),
@@ -208,10 +223,10 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
         if (other := project.dataset(name)) != name:
             found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
     found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
-    variants = [variant for paper in project.papers.values() for variant in paper.variants.values()]
-    single = sum(len(project.seeds_of(variant)) == 1 for variant in variants)
+    seeds = Counter((run["paper"], run["variant"]) for run in records)
+    single = sum(number == 1 for number in seeds.values())
     if single:
-        who = "One seed per variant" if single == len(variants) else f"{single} variants have one seed"
+        who = "One seed per variant" if single == len(seeds) else f"{single} variants have one seed"
         found.append(
             f"{who}: there are no intervals, and the spread over seeds is unknown. Tests of orderings "
             "count the test images only; another seed may give another order."

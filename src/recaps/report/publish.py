@@ -1,6 +1,7 @@
 """The published record: what git keeps of finished papers, a few MB per scale, without weights.
 
-`python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`;
+`python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`,
+and writes the report there as `index.html`, with links to the pictures and records beside it;
 `--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
 one at a time and on different machines. The published scorecard is recomputed from the published metrics and run
 records of all papers. If a run left out a data set, name the set with `--without`; the record then names it too.
@@ -20,13 +21,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from recaps.config.load import load
+from recaps.config.load import Project, load
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut
 from recaps.errors import UserError, nearest
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER
-from recaps.report import scorecard
+from recaps.report import html, scorecard
 from recaps.report.charts import thin
 from recaps.report.measured import METRICS, Record, dirty, finished_papers, read_metrics, read_records, stand_in
 from recaps.workflow.layout import METRICS_FILES, Layout
@@ -39,6 +40,7 @@ MOST_ROWS = 200
 MOST_BYTES = 10_000_000
 
 MANIFEST = "MANIFEST.json"
+PAGE = "index.html"
 OF_OUTPUT = (".csv", ".md", ".png")
 OF_RUN = ("record.json", "config.json", "history.csv", "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
@@ -80,18 +82,21 @@ def publish(
         for name, paper in project.papers.items():
             files = _files(results, name, paper)
             too_large += [path.as_posix() for path in files if not _copy(results, building, path)]
-        manifest = _complete(building, results.name, too_large, lost | project.left_out)
+        manifest = _complete(building, results.name, config, too_large, lost | project.left_out)
         _check_size(building)
     return manifest
 
 
-def rescore(published: Path) -> dict[str, Any]:
-    """Judge the papers in the record again, by the claims of today. Results stay as they are. Return the manifest."""
+def rescore(published: Path, config: Path) -> dict[str, Any]:
+    """Judge the papers in the record again, by the claims of today. Results stay as they are. Return the manifest.
+
+    `config` is the folder that holds `scales/`.
+    """
     if not finished_papers(published):
         raise UserError(f"{published}: no published paper")
     with _replacing(published) as building:
         too_large, lost = _keep(published, building, ())
-        return _complete(building, published.name, too_large, lost)
+        return _complete(building, published.name, config, too_large, lost)
 
 
 @contextmanager
@@ -213,8 +218,10 @@ def _kept_rows(lines: Sequence[str]) -> list[int]:
     return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
 
 
-def _complete(building: Path, scale: str, too_large: list[str], left_out: Mapping[str, LeftOut]) -> dict[str, Any]:
-    """Write the scorecard of all papers and the manifest; return the manifest."""
+def _complete(
+    building: Path, scale: str, config: Path, too_large: list[str], left_out: Mapping[str, LeftOut]
+) -> dict[str, Any]:
+    """Write the scorecard of all papers, the page and the manifest; return the manifest."""
     papers = finished_papers(building)
     files = Layout(building)
     scorecard.make(
@@ -225,6 +232,13 @@ def _complete(building: Path, scale: str, too_large: list[str], left_out: Mappin
         scale=scale,
         papers=papers,
         left_out=left_out,
+    )
+    html.build(
+        _project(building, scale, config, papers, left_out),
+        building,
+        building / PAGE,
+        readmes={name: FOLDER / name / "README.md" for name in papers},
+        linked=True,
     )
     manifest = {
         "scale": scale,
@@ -238,6 +252,30 @@ def _complete(building: Path, scale: str, too_large: list[str], left_out: Mappin
     }
     write_json(building / MANIFEST, manifest)
     return manifest
+
+
+def _project(
+    building: Path, scale: str, config: Path, papers: Sequence[str], left_out: Mapping[str, LeftOut]
+) -> Project:
+    """Return the configuration of the published papers, each with the data sets that its runs used or left out."""
+    projects = []
+    for name in papers:
+        plain = load({"scale": scale, "papers": [name]}, config)
+        used = dict[str, str]()
+        for run in read_records(_records(building, name)):
+            if (variant := plain.papers[name].variants.get(run["variant"])) is not None:
+                planned, other = plain.resolve(variant.data).split("/")[0], run["dataset"]["name"]
+                used |= {planned: other} if planned != other else {}
+        without = left_out[name].sets if name in left_out else ()
+        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": list(without)}, config))
+    merged = {
+        "papers": {name: paper for each in projects for name, paper in each.papers.items()},
+        "left_out": {name: lost for each in projects for name, lost in each.left_out.items()},
+        "config": projects[0].config.model_copy(
+            update={"datasets": {name: other for each in projects for name, other in each.config.datasets.items()}}
+        ),
+    }
+    return projects[0].model_copy(update=merged)
 
 
 def _records(folder: Path, paper: str) -> list[Path]:
@@ -297,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     target = options.results / "published" / options.scale
     try:
         if options.rescore:
-            manifest = rescore(target)
+            manifest = rescore(target, options.config)
         else:
             manifest = publish(
                 options.results / options.scale,

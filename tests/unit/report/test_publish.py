@@ -69,6 +69,31 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
     assert [path.name for path in target.parent.iterdir()] == [results.scale]
 
 
+def test_the_page_links_to_the_files_beside_it(tree: Callable[..., Any]) -> None:
+    results = tree()
+    assert run_publish(results) == 0
+    page = (published(results) / "index.html").read_text(encoding="utf-8")
+    targets = {target for target in re.findall(r'(?:href|src)="([^"#]+)"', page) if not target.startswith("http")}
+    assert targets
+    missing = [target for target in targets if not (published(results) / target).is_file()]
+    assert missing == []
+    assert "papers/sparse/figure-3.png" in targets
+    assert "runs/sparse/dense/seed-0/record.json" in targets
+    assert "base64" not in page
+
+
+def test_the_page_names_the_data_that_was_used(tree: Callable[..., Any]) -> None:
+    """As the records have it: the configuration of the run is not known."""
+    results = tree(seeds=(0,))
+    for file in results.root.glob("runs/sparse/dense/seed-*/record.json"):
+        record = json.loads(file.read_text())
+        record["dataset"]["name"] = "mnist-shifted"
+        file.write_text(json.dumps(record))
+    assert run_publish(results) == 0
+    page = (published(results) / "index.html").read_text(encoding="utf-8")
+    assert re.search(r"The set \S+ was replaced by mnist-shifted, which the papers did not use", page)
+
+
 def test_a_history_is_thinned(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     file = results.run("dense", 0) / "history.csv"
@@ -106,7 +131,7 @@ def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> No
         "discriminative": {"commits": [COMMIT, "fedcba98"], "dirty": True},
         "sparse": {"commits": [COMMIT], "dirty": False},
     }
-    sparse = {name: digest for name, digest in before.items() if not name.startswith("scorecard")}
+    sparse = {name: digest for name, digest in before.items() if not name.startswith(("scorecard", "index"))}
     assert sparse.items() <= manifest["files"].items()
     assert "papers/discriminative/timings/steps.json" in manifest["files"]
     assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
