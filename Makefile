@@ -42,7 +42,12 @@ $(STAMP): envs/requirements.lock pyproject.toml
 		"$$python" -m venv .venv || { rm -rf .venv; \
 			echo "make: $$python cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }; \
 	fi
-	@echo "Installing the pinned packages into .venv (takes some minutes)"
+	@case "$$(uname -sm) $${PIP_EXTRA_INDEX_URL:-}" in \
+		*whl/cpu*) size="0.5 GB" ;; \
+		"Linux x86_64"*) size="3 GB, most of it for NVIDIA GPUs (README.md, Start: how to install 0.5 GB without them)" ;; \
+		*) size="0.5 GB" ;; \
+	esac; \
+	echo "Installing the pinned packages into .venv; takes some minutes and downloads about $$size"
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --requirement envs/requirements.lock
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -92,3 +95,48 @@ def test_the_campaign_of_faults_starts(root: Path) -> None:
     """`make faults` runs it outside of pytest, without pytest's folders of modules."""
     command = [sys.executable, str(root / "tests/cluster/campaign.py"), "--help"]
     assert "--into" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_an_index_of_cpu_builds_satisfies_the_pin(root: Path, lock: ModuleType, tmp_path: Path) -> None:
+    """As in the README: pip takes `2.13.0+cpu` of the extra index for `torch==2.13.0`."""
+    version = lock.pins((root / "envs/requirements.lock").read_text())["torch"]
+    for index, found in (("usual", version), ("cpu", f"{version}+cpu")):
+        folder = tmp_path / index / "torch"
+        folder.mkdir(parents=True)
+        file = f"torch-{found}-py3-none-any.whl"
+        with zipfile.ZipFile(folder / file, "w") as wheel:
+            about = f"torch-{found}.dist-info"
+            wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {found}\n")
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+        (folder / "index.html").write_text(f'<a href="{file}">{file}</a>')
+    (line,) = re.findall(r"PIP_EXTRA_INDEX_URL=\S+ make demo", (root / "README.md").read_text(encoding="utf-8"))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    environment = clean | {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": (tmp_path / "usual").as_uri(),
+        line.partition("=")[0]: (tmp_path / "cpu").as_uri(),
+    }
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(tmp_path / "made")]
+    subprocess.run([*command, f"torch=={version}"], env=environment, check=True, capture_output=True)
+    assert (tmp_path / "made" / f"torch-{version}+cpu.dist-info").is_dir()
+
+
+@pytest.mark.parametrize(("extra", "expected"), [("https://example.org/whl/cpu", "0.5 GB"), ("", "GB")])
+def test_the_size_of_the_install_is_told_before_it_starts(
+    root: Path, tmp_path: Path, extra: str, expected: str
+) -> None:
+    shutil.copy(root / "Makefile", tmp_path)
+    for name in ("envs/find-python", "envs/requirements.lock", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(root / name, tmp_path / name)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 1\n")  # the install fails at once
+    python.chmod(0o755)
+    environment = os.environ | {"PIP_EXTRA_INDEX_URL": extra}
+    done = subprocess.run(
+        ["make", "environment"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert re.search(rf"downloads about [\d.]*.*{expected}", done.stdout)
