@@ -1,0 +1,231 @@
+"""Your own images: an NPZ file, or a folder with a folder of pictures for each class."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recaps.arrays import Arrays
+from recaps.errors import UserError, nearest
+from recaps.io import digest_of
+from recaps.npz import Array
+
+SPLITS = ("train", "test")
+PICTURES = (".png", ".jpg", ".jpeg")
+
+
+def read(
+    path: Path, *, size: int | None = None, grey: bool = False, test_fraction: float = 0.2, seed: int = 0
+) -> dict[str, Arrays]:
+    """Read a set of images and labels.
+
+    Args:
+        path: an NPZ file with `images` [N, H, W] or [N, H, W, C], bytes or numbers from 0 to 1, and `labels` [N], whole
+            numbers from 0 to K - 1. It may hold `test_images` and `test_labels`, or `split` [N] with the words `train`
+            and `test`. Or a folder with a folder of PNG or JPEG pictures for each class, or with folders `train` and
+            `test` that hold these.
+        size: resize images to this height and width.
+        grey: turn colour into grey.
+        test_fraction: share of each class that becomes the test split, if the data name none.
+        seed: of the random choice of test images.
+
+    Returns:
+        The splits `train` and `test`. Their records hold `sources` and the `classes` by name.
+
+    Raises:
+        UserError: the data are missing, damaged or inconsistent; the message names the file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        parts, names, sources = _folder(path)
+    elif path.is_file():
+        parts, sources = _archive(path), [_source(path)]
+        names = [str(label) for label in range(_number_of_classes(path, parts))]
+    else:
+        raise UserError(f"{path}: no such file or folder")
+    if len(parts) == 1:
+        parts = _divided(parts["train"], test_fraction, seed)
+    shapes = {split: images.shape[1:] for split, (images, _) in parts.items()}
+    if len(set(shapes.values())) > 1:
+        train, test = ("x".join(map(str, shapes[split])) for split in SPLITS)
+        raise UserError(f"{path}: training images are {train}, test images {test}")
+    made = {}
+    for split, (images, labels) in parts.items():
+        missing = sorted(set(range(len(names))) - set(labels.tolist()))
+        if missing:
+            raise UserError(f"{path}: no image of class {names[missing[0]]} in split {split}")
+        record: dict[str, Any] = {"sources": sources, "seed": seed, "parameters": {"classes": names}}
+        pixels = _resized(_grey(images) if grey else images, size)
+        made[split] = Arrays(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels, {}, record)
+    return made
+
+
+def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: not a whole NPZ file ({' '.join(str(error).split())})") from error
+    for name in ("images", "labels"):
+        if name not in arrays:
+            raise UserError(f"{path}: no array '{name}'{nearest(name, arrays)}")
+    given = {"train": _checked(path, arrays, "images", "labels")}
+    if "test_images" in arrays or "test_labels" in arrays:
+        for name in ("test_images", "test_labels"):
+            if name not in arrays:
+                raise UserError(f"{path}: no array '{name}' beside the other of the test split")
+        given["test"] = _checked(path, arrays, "test_images", "test_labels")
+    elif "split" in arrays:
+        given = _by_word(path, given["train"], arrays["split"])
+    return given
+
+
+def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_name: str) -> tuple[Array, Array]:
+    """Return images as bytes [N, H, W, C] and labels as int64 [N]."""
+    images, labels = arrays[images_name], arrays[labels_name]
+    if images.ndim not in (3, 4) or 0 in images.shape:
+        raise UserError(f"{path}: {images_name} has shape {list(images.shape)}, not [N, H, W] or [N, H, W, C]")
+    images = images if images.ndim == 4 else images[..., None]
+    if images.shape[1] != images.shape[2]:
+        raise UserError(f"{path}: {images_name} are {_size(images.shape[1:])}; crop or pad them to squares")
+    if labels.shape != (len(images),):
+        raise UserError(f"{path}: {labels_name} has shape {list(labels.shape)}, but there are {len(images)} images")
+    if images.dtype != np.uint8:
+        if images.dtype.kind != "f":
+            raise UserError(f"{path}: {images_name} is {images.dtype}; use uint8, or floats from 0 to 1")
+        wrong = ~((images >= 0) & (images <= 1))  # also NaN
+        if wrong.any():
+            place = int(np.flatnonzero(wrong.reshape(len(images), -1).any(1))[0])
+            value = images[place][wrong[place]][0]
+            raise UserError(f"{path}: {images_name}[{place}] has a value {value:g}, which is not from 0 to 1")
+        images = np.rint(255 * images).astype(np.uint8)
+    if labels.dtype.kind not in "iu":
+        raise UserError(f"{path}: {labels_name} is {labels.dtype}; use whole numbers from 0 to K - 1")
+    if labels.min() < 0:
+        raise UserError(f"{path}: {labels_name}[{int(labels.argmin())}] is {labels.min()}; labels are 0 to K - 1")
+    return images, labels.astype(np.int64)
+
+
+def _number_of_classes(path: Path, parts: Mapping[str, tuple[Array, Array]]) -> int:
+    """Return K if the labels are 0 to K - 1."""
+    found = np.unique(np.concatenate([labels for _, labels in parts.values()]))
+    if not np.array_equal(found, np.arange(len(found))):
+        missing = int(np.setdiff1d(np.arange(found[-1]), found)[0])
+        raise UserError(f"{path}: labels reach {found[-1]}, but no image has label {missing}; labels are 0 to K - 1")
+    if len(found) < 2:
+        raise UserError(f"{path}: all images have one label; at least two classes are needed")
+    return len(found)
+
+
+def _by_word(path: Path, whole: tuple[Array, Array], words: Array) -> dict[str, tuple[Array, Array]]:
+    images, labels = whole
+    if words.shape != labels.shape or words.dtype.kind not in "US":
+        raise UserError(
+            f"{path}: split has shape {list(words.shape)} and type {words.dtype}, not a word for each image"
+        )
+    words = words.astype(str)
+    unknown = sorted(set(words.tolist()) - set(SPLITS))
+    if unknown:
+        raise UserError(f"{path}: split has the word '{unknown[0]}'{nearest(unknown[0], SPLITS)}")
+    return {split: (images[words == split], labels[words == split]) for split in SPLITS}
+
+
+def _divided(whole: tuple[Array, Array], fraction: float, seed: int) -> dict[str, tuple[Array, Array]]:
+    """Take a share of each class, at least one image, as the test split."""
+    images, labels = whole
+    random, test = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        test[rows[: max(1, round(fraction * len(rows)))]] = True
+    return {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])}
+
+
+def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
+    """Return the splits, the names of the classes and the sources."""
+    folders = _folders(path)
+    roots = {split: path / split for split in SPLITS} if set(SPLITS) <= set(folders) else {"train": path}
+    names = _folders(roots["train"])
+    if len(names) < 2:
+        raise UserError(f"{roots['train']}: {len(names)} folders; there must be one for each of at least two classes")
+    found = list[tuple[str, Path, int]]()
+    for split, root in roots.items():
+        others = sorted(set(_folders(root)) - set(names))
+        if others:
+            raise UserError(f"{root / others[0]}: no such class in {roots['train']}")
+        found += [(split, file, label) for label, name in enumerate(names) for file in _pictures(root / name)]
+    images, labels = _decoded([file for _, file, _ in found]), np.array([label for _, _, label in found], np.int64)
+    rows = {split: np.array([each == split for each, _, _ in found]) for split in roots}
+    state = hashlib.sha256()
+    for _, file, _ in found:
+        state.update(f"{file.relative_to(path)} {digest_of(file)}\n".encode())
+    sources = [{"path": str(path), "files": len(found), "sha256": state.hexdigest()}]
+    return {split: (images[own], labels[own]) for split, own in rows.items()}, names, sources
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def _pictures(folder: Path) -> list[Path]:
+    found = sorted(file for file in folder.glob("*") if file.suffix.lower() in PICTURES)
+    if not found:
+        raise UserError(f"{folder}: no PNG or JPEG picture")
+    return found
+
+
+def _decoded(files: Iterable[Path]) -> Array:
+    """Return pictures as bytes [N, H, W, C], with three channels if any picture has colour."""
+    from PIL import Image
+
+    pictures = list[Array]()
+    first: Path | None = None
+    for file in files:
+        try:
+            with Image.open(file, formats=["PNG", "JPEG"]) as picture:
+                colour = picture.mode not in ("1", "L", "LA", "I;16", "I")
+                pixels = np.asarray(picture.convert("RGB" if colour else "L"))
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UserError(f"{file}: not a whole PNG or JPEG picture ({' '.join(str(error).split())})") from error
+        first = first or file
+        if pictures and pixels.shape[:2] != pictures[0].shape[:2]:
+            raise UserError(f"{file}: {_size(pixels.shape)}, but {first.name} is {_size(pictures[0].shape)}")
+        if pixels.shape[0] != pixels.shape[1]:
+            raise UserError(f"{file}: {_size(pixels.shape)}; crop or pad pictures to squares")
+        pictures.append(pixels)
+    if any(each.ndim == 3 for each in pictures):
+        pictures = [each if each.ndim == 3 else np.repeat(each[..., None], 3, 2) for each in pictures]
+    stacked = np.stack(pictures)
+    return stacked if stacked.ndim == 4 else stacked[..., None]
+
+
+def _grey(images: Array) -> Array:
+    """Weigh red, green and blue as ITU-R 601 does. Other numbers of channels are averaged."""
+    weights = np.array([0.299, 0.587, 0.114]) if images.shape[3] == 3 else np.full(images.shape[3], 1 / images.shape[3])
+    return np.rint(images @ weights).astype(np.uint8)[..., None]
+
+
+def _resized(images: Array, size: int | None) -> Array:
+    """Resize bytes [N, H, W, C] with Pillow, averaging over pixels where images shrink."""
+    if size is None or images.shape[1] == size:
+        return images
+    from PIL import Image
+
+    made = np.empty((len(images), size, size, images.shape[3]), np.uint8)
+    for place, image in enumerate(images):
+        for channel in range(images.shape[3]):
+            plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
+            made[place, ..., channel] = np.asarray(plane.resize((size, size), Image.Resampling.BILINEAR))
+    return made
+
+
+def _source(path: Path) -> dict[str, Any]:
+    return {"path": str(path), "size": path.stat().st_size, "sha256": digest_of(path)}
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return "x".join(str(side) for side in shape[:2])

@@ -1,0 +1,165 @@
+"""Reading of the user's own images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recaps.datasets.own import read
+from recaps.errors import UserError
+from recaps.npz import Array
+
+pytestmark = pytest.mark.unit
+
+N = 20
+
+
+def arrays(n: int = N, shape: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    return {"images": random.integers(0, 256, (n, *shape), dtype=np.uint8), "labels": np.arange(n) % 4}
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Callable[..., Path]:
+    def write(**changes: Any) -> Path:
+        file = tmp_path / "mine.npz"
+        np.savez(file, **{name: value for name, value in (arrays() | changes).items() if value is not None})
+        return file
+
+    return write
+
+
+def picture(file: Path, pixels: Array) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two classes of five grey pictures each."""
+    for number in range(5):
+        for name, value in (("cat", 10), ("dog", 200)):
+            picture(tmp_path / "set" / name / f"{number}.png", np.full((8, 8), value + number, np.uint8))
+    return tmp_path / "set"
+
+
+def test_an_archive_is_divided_by_a_seed(npz: Callable[..., Path]) -> None:
+    file = npz()
+    made = read(file)
+    assert [len(made[split]) for split in ("train", "test")] == [16, 4]
+    assert sorted(made["test"].labels.tolist()) == [0, 1, 2, 3], "of each class"
+    assert made["train"].images.shape == (16, 1, 8, 8)
+    both = np.concatenate([made["train"].images, made["test"].images])[:, 0]
+    assert {each.tobytes() for each in both} == {each.tobytes() for each in arrays()["images"]}
+    assert np.array_equal(read(file)["test"].images, made["test"].images)
+    assert not np.array_equal(read(file, seed=1)["test"].images, made["test"].images)
+    assert len(read(file, test_fraction=0.4)["test"]) == 8
+    (source,) = made["train"].record["sources"]
+    assert (source["path"], len(source["sha256"])) == (str(file), 64)
+    assert made["test"].record["parameters"]["classes"] == ["0", "1", "2", "3"]
+
+
+def test_an_archive_may_have_a_test_split(npz: Callable[..., Path]) -> None:
+    more = arrays(8)
+    made = read(npz(test_images=more["images"], test_labels=more["labels"]))
+    assert [len(made[split]) for split in ("train", "test")] == [N, 8]
+    words = np.array(["train"] * 12 + ["test"] * 8)
+    made = read(npz(split=words))
+    assert np.array_equal(made["test"].images[:, 0], arrays()["images"][12:])
+
+
+def test_floats_and_colours(npz: Callable[..., Path]) -> None:
+    colour = arrays(shape=(8, 8, 3))["images"]
+    by_bytes, by_floats = (read(npz(images=images))["train"].images for images in (colour, colour / 255))
+    assert by_bytes.shape == (16, 3, 8, 8)
+    assert np.array_equal(by_bytes, by_floats)
+    grey = read(npz(images=colour), grey=True)["train"].images
+    expected = np.einsum("c,nchw->nhw", [0.299, 0.587, 0.114], by_bytes)
+    assert np.array_equal(grey[:, 0], np.rint(expected))
+
+
+def test_images_are_resized(npz: Callable[..., Path]) -> None:
+    flat = np.broadcast_to(np.arange(N, dtype=np.uint8)[:, None, None], (N, 8, 8))
+    made = read(npz(images=flat), size=4)["train"].images
+    assert made.shape == (16, 1, 4, 4)
+    assert (made == made[:, :, :1, :1]).all()
+    assert read(npz(images=flat), size=12)["test"].images.shape[2:] == (12, 12)
+
+
+def test_a_folder_of_class_folders(folder: Path) -> None:
+    made = read(folder)
+    assert made["train"].record["parameters"]["classes"] == ["cat", "dog"]
+    assert [len(made[split]) for split in ("train", "test")] == [8, 2]
+    for part in made.values():
+        assert ((part.images[:, 0, 0, 0] >= 200) == (part.labels == 1)).all()
+    (source,) = made["train"].record["sources"]
+    assert source["files"] == 10
+    picture(folder / "cat" / "0.png", np.zeros((8, 8), np.uint8))
+    assert read(folder)["train"].record["sources"] != [source]
+
+
+def test_a_folder_with_splits_and_colours(folder: Path) -> None:
+    picture(folder / "test" / "cat" / "a.png", np.full((8, 8, 3), 7, np.uint8))
+    picture(folder / "test" / "dog" / "b.jpg", np.full((8, 8), 9, np.uint8))
+    (folder / "train").mkdir()
+    for name in ("cat", "dog"):
+        (folder / name).rename(folder / "train" / name)
+    made = read(folder)
+    assert [made[split].images.shape for split in ("train", "test")] == [(10, 3, 8, 8), (2, 3, 8, 8)]
+    assert made["test"].images[:, :, 0, 0].tolist() == [[7] * 3, [9] * 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": None}, "no array 'images'"),
+        ({"images": np.zeros((N, 8), np.uint8)}, r"images has shape \[20, 8\], not \[N, H, W\]"),
+        ({"images": np.zeros((N, 8, 6), np.uint8)}, "images are 8x6; crop or pad them to squares"),
+        ({"images": np.zeros((N, 8, 8), np.int32)}, "images is int32; use uint8, or floats from 0 to 1"),
+        ({"images": np.full((N, 8, 8), 255.0)}, r"images\[0\] has a value 255, which is not from 0 to 1"),
+        ({"images": np.full((N, 8, 8), np.nan)}, r"images\[0\] has a value nan"),
+        ({"labels": np.arange(N - 1)}, r"labels has shape \[19\], but there are 20 images"),
+        ({"labels": np.arange(N) % 4 + 0.5}, "labels is float64; use whole numbers"),
+        ({"labels": np.arange(N) % 4 - 1}, r"labels\[0\] is -1; labels are 0 to K - 1"),
+        ({"labels": np.arange(N) % 4 * 2}, "labels reach 6, but no image has label 1"),
+        ({"labels": np.zeros(N, int)}, "all images have one label"),
+        ({"test_images": arrays()["images"]}, "no array 'test_labels' beside the other"),
+        ({"split": np.array(["train", "valid"] * 10)}, "split has the word 'valid'"),
+        ({"split": np.array(["train"] * N)}, "no image of class 0 in split test"),
+        ({"split": np.arange(N)}, "not a word for each image"),
+        (
+            {"test_images": arrays(shape=(9, 9))["images"], "test_labels": arrays()["labels"]},
+            "training images are 8x8x1, test images 9x9x1",
+        ),
+    ],
+)
+def test_wrong_archives_get_one_line(npz: Callable[..., Path], changes: dict[str, Any], message: str) -> None:
+    file = npz(**changes)
+    with pytest.raises(UserError, match=message) as raised:
+        read(file)
+    assert str(raised.value).startswith(str(file))
+    assert "\n" not in str(raised.value)
+
+
+def test_wrong_files_get_one_line(tmp_path: Path, folder: Path, npz: Callable[..., Path]) -> None:
+    with pytest.raises(UserError, match="no such file or folder"):
+        read(tmp_path / "none.npz")
+    broken = npz()
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(UserError, match="not a whole NPZ file"):
+        read(broken)
+    picture(folder / "dog" / "9.png", np.zeros((8, 9), np.uint8))
+    with pytest.raises(UserError, match=r"dog/9\.png: 8x9, but 0\.png is 8x8"):
+        read(folder)
+    (folder / "dog" / "9.png").write_text("no picture")
+    with pytest.raises(UserError, match=r"dog/9\.png: not a whole PNG or JPEG picture"):
+        read(folder)
+    (folder / "dog" / "9.png").unlink()
+    (folder / "fox").mkdir()
+    with pytest.raises(UserError, match=r"fox: no PNG or JPEG picture"):
+        read(folder)
