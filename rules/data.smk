@@ -33,8 +33,7 @@ rule prepare_dataset:
         runtime=growing(30),
     params:
         code=plan.code("prepare_dataset"),
-        stand_in=plan.stand_in,
-        options=plan.dataset_options,
+        source=plan.preparation,
     message:
         "Preparing {wildcards.dataset}/{wildcards.split}"
     script:

@@ -33,6 +33,7 @@ rule score_claims:
         code=plan.code("score_claims"),
         papers=list(plan.project.papers),
         left_out=plan.left_out,
+        own=plan.own_data,
     message:
         "Scorecard of scale {wildcards.scale}"
     script:

@@ -173,8 +173,7 @@ class Run:
             names = Names(self.names, dataset=dataset, split=split)
             for raw in map(Path, self.plan.raw_files(names)):
                 stages.fetch_file(self._job(Names(dataset=raw.parent.name, file=raw.name), {}, {"file": raw}, {}))
-            params = {"stand_in": self.plan.stand_in(names), "options": self.plan.dataset_options(names)}
-            self._make("prepare_dataset", names, {}, output, params)
+            self._make("prepare_dataset", names, {}, output, {"source": self.plan.preparation(names)})
 
     def _make(
         self, stage: str, names: Names, inputs: dict[str, Any], output: dict[str, Path], params: dict[str, Any]

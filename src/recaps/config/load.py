@@ -12,10 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 from recaps import papers as found
 from recaps.config.base import Section
+from recaps.config.families import ModelOptions
 from recaps.config.variant import Paper, Variant
 from recaps.config.without import LeftOut, leave_out
-from recaps.config.workflow import Config, Scale
+from recaps.config.workflow import TEXT, Config, OwnData, Scale
 from recaps.datasets import catalogue
+from recaps.datasets.own import number_of_classes
 from recaps.errors import UserError, nearest
 from recaps.io import short
 
@@ -56,9 +58,51 @@ class Project(Section):
         wide = self.elsewhere[timing.networks][paper].variants
         return {name: each.model_copy(update={"model": wide[name].model}) for name, each in variants.items()}
 
+    @property
+    def own(self) -> dict[str, OwnData]:
+        """The user's own data sets, by name."""
+        return {name: each for name, each in self.config.datasets.items() if isinstance(each, OwnData)}
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """The data sets that are replaced by others or by the user's own."""
+        changes = {**self.scale.datasets, **self.config.datasets}
+        return {name: other for name, other in changes.items() if isinstance(other, str)}
+
     def dataset(self, name: str) -> str:
-        """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`."""
-        return {**self.scale.datasets, **self.config.datasets}.get(name, name)
+        """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`.
+
+        If the user's own set `mine` replaces `mnist`, then `mnist-mine` replaces it here, and `mnist-40-mine` replaces
+        `mnist-40`, which is derived from it.
+        """
+        replaced = self.replaced
+        found = replaced.get(name, name)
+        if found in self.own:
+            return f"{name}-{found}"
+        generated = catalogue.GENERATED.get(found, found)
+        base = catalogue.entry(generated).base if generated in catalogue.names() else None
+        own = replaced.get(base, "") if base else ""
+        return f"{generated}-{own}" if own in self.own else found
+
+    def origin(self, name: str) -> tuple[str, str | None]:
+        """Return the set of the catalogue that a set of this scale is made like, and the user's data in it, if any.
+
+        This is (`mnist-40`, `mine`) for `mnist-40-mine`, and (`mnist`, None) for `mnist`.
+        """
+        for own in self.own:
+            like = name.removesuffix(f"-{own}")
+            if like != name and like in catalogue.names():
+                return like, own
+        return name, None
+
+    def own_data(self, paper: str) -> list[str]:
+        """Return the user's own data that a paper uses, e.g. `mine in place of mnist`."""
+        origins = {self.origin(self.dataset(name.split("/")[0])) for name in self.papers[paper].used_sets}
+        return sorted({f"{own} in place of {catalogue.entry(like).base or like}" for like, own in origins if own})
+
+    def stand_in(self, set_name: str) -> bool:
+        """Return whether `name/split` is stand-in data at this scale."""
+        return self.scale.stand_in and self.origin(self.dataset(set_name.split("/")[0]))[1] is None
 
     def resolve(self, set_name: str) -> str:
         """Like `dataset`, for `name/split`."""
@@ -67,9 +111,9 @@ class Project(Section):
 
     def sources(self, set_name: str) -> set[str]:
         """Return the data sets that `name/split` depends on: its replacement at this scale, and the base of that."""
-        name = self.dataset(set_name.split("/")[0])
+        name, own = self.origin(self.dataset(set_name.split("/")[0]))
         base = catalogue.entry(name).base if name in catalogue.names() else None
-        return {name, base} if base else {name}
+        return {own} if own else {name, base} if base else {name}
 
 
 def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -> Project:
@@ -106,7 +150,7 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
                 where = f"{short(papers / name / 'paper.yaml')}: timings.{timing}.networks"
                 raise UserError(f"{where}: there is no scale '{networks}'{nearest(networks, scales)}")
             elsewhere.setdefault(networks, {})[name] = _paper(papers / name / "paper.yaml", config, networks)
-    project = Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere)
+    project = _with_own_classes(Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere))
     return _without(project) if config.without else project
 
 
@@ -123,6 +167,36 @@ def _paper(file: Path, config: Config, scale: str) -> Paper:
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
         values = {**values, "variants": variants}
     return check(Paper, values, f"{short(file)} with config's overrides" if overrides else str(short(file)))
+
+
+def _with_own_classes(project: Project) -> Project:
+    """Give the models that are trained on the user's own data as many classes as these have."""
+    classes: dict[str, int] = {}
+    for name, own in project.own.items():
+        try:
+            classes[name] = number_of_classes(Path(own.path))
+        except UserError as error:
+            raise UserError(f"config: datasets.{name}: {error}") from error
+
+    def fitted(variant: Variant) -> Variant:
+        _, own = project.origin(project.dataset(variant.data.split("/")[0]))
+        return variant.model_copy(update={"model": _fitted(variant.model, classes[own])}) if own else variant
+
+    papers = {
+        name: paper.model_copy(update={"variants": {key: fitted(each) for key, each in paper.variants.items()}})
+        for name, paper in project.papers.items()
+    }
+    return project.model_copy(update={"papers": papers}) if classes else project
+
+
+def _fitted(model: ModelOptions, classes: int) -> ModelOptions:
+    """Return the settings with one capsule or output for each class, if the model has such a setting."""
+    try:
+        model.check_classes(classes)
+        return model
+    except UserError:
+        key = "capsules" if "capsules" in type(model).model_fields else "classes"
+        return model.model_copy(update={key: classes})
 
 
 def _without(project: Project) -> Project:
@@ -206,8 +280,8 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
 def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[str]]:
     """Return the path as the user wrote it, and the valid keys of the section that holds its last part.
 
-    Pydantic's paths contain the tags of discriminated unions (`model.supcaps.capsules`); the user's file does not. The
-    function follows the path through the JSON schema.
+    Pydantic's paths contain the tags of unions (`model.supcaps.capsules`); the user's file does not. The function
+    follows the path through the JSON schema.
     """
     schema = model.model_json_schema()
     node = schema
@@ -219,6 +293,8 @@ def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[st
         if part in tags:
             node = {"$ref": tags[part]}
             continue
+        if part in (TEXT, node.get("title")):
+            continue
         written.append(part)
         keys = list(node.get("properties", {}))
         node = _child(node, part)
@@ -228,7 +304,8 @@ def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[st
 def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """Follow references, and unions of one section with null or text (`Part | None`)."""
     while True:
-        choices = [choice for choice in node.get("anyOf", ()) if choice.get("type") not in ("null", "string")]
+        every = node.get("anyOf", node.get("oneOf", ()))
+        choices = [choice for choice in every if choice.get("type") not in ("null", "string")]
         if "$ref" in node:
             node = definitions[node["$ref"].rsplit("/", 1)[-1]]
         elif len(choices) == 1:

@@ -24,7 +24,7 @@ from recaps.config.heads import Head, Part, Protocol
 from recaps.config.load import read_yaml
 from recaps.config.training import Training
 from recaps.config.variant import Output, Paper, Timing, Variant
-from recaps.config.workflow import Config, Scale
+from recaps.config.workflow import Config, OwnData, Scale
 from recaps.io import short
 from recaps.nn.routing import registry
 
@@ -97,6 +97,7 @@ def manual() -> str:
     sections = [
         INTRODUCTION,
         _section("`config.yaml`", Config),
+        _section("Your own data: `datasets.<name>`", OwnData),
         _section("`scales/<scale>.yaml`", Scale),
         _section("`paper.yaml`", Paper, PAPER_INTRODUCTION),
         _section("A variant: `variants.<name>`", Variant),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from recaps.config.base import Name, Section, Seeds
+
+#: In the path of a mistake, the place of a text where a section may stand as well.
+TEXT = "text"
 
 
 class Scale(Section):
@@ -24,6 +27,28 @@ class Scale(Section):
     """Options of derived data sets, e.g. `affnist-generated: {versions: 3}`."""
 
 
+class OwnData(Section):
+    """Your own images, in place of a data set: `datasets: {mine: {path: my.npz}, mnist: mine}`."""
+
+    path: str
+    """An NPZ file with `images` and `labels`, or a folder with a folder of PNG or JPEG pictures for each class.
+    `docs/own-data.md` describes both."""
+    size: int | None = Field(None, ge=8, le=1024)
+    """Resize images to this height and width. null: images already have the size of the set that they replace."""
+    grey: bool = False
+    """Turn colour into grey."""
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of each class that becomes the test split, if the data name none."""
+    seed: int = Field(0, ge=0)
+    """Seed of the random choice of test images."""
+
+
+_NameOrData = Annotated[
+    Annotated[Name, Tag(TEXT)] | Annotated[OwnData, Tag(OwnData.__name__)],
+    Discriminator(lambda value: TEXT if isinstance(value, str) else OwnData.__name__),
+]
+
+
 class Config(Section):
     """Your settings, in `config/config.yaml`, in your own file (`--configfile`) or by `--config key=value`."""
 
@@ -33,8 +58,9 @@ class Config(Section):
     """Papers to regenerate, e.g. `[sparse, experts]`. null: every folder of `src/recaps/papers/`."""
     seeds: Seeds | None = None
     """Seeds to use instead of the scale's seeds."""
-    datasets: dict[Name, Name] = {}
-    """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`. They override the scale's."""
+    datasets: dict[Name, _NameOrData] = {}
+    """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`; they override the scale's.
+    Also your own data, by a name, and the set that they replace: `{mine: {path: my.npz}, mnist: mine}`."""
     without: tuple[Name, ...] = ()
     """Data sets that are unavailable, e.g. `[smallnorb]`. Variants that need one of them, or a set derived from it, are
     left out, as are the tables and figures that show only such variants. The scorecard and the report name what is

@@ -130,6 +130,10 @@ CATALOGUE: dict[str, Entry] = {
 }
 
 
+#: Official sets, each with the set that takes its place if the user's own images replace the base of that set.
+GENERATED = {"affnist": "affnist-generated"}
+
+
 def entry(name: str) -> Entry:
     """Return a data set's entry, or raise UserError with the nearest name."""
     if name not in CATALOGUE:
@@ -193,6 +197,11 @@ def base_of(name: str, split: str) -> tuple[str, str]:
     if base is None:
         return name, split
     return base, "test" if split in _FROM_TEST else "train"
+
+
+def replaceable() -> list[str]:
+    """Return the base sets that the user's own images can replace: those that are images and labels only."""
+    return [name for name, each in CATALOGUE.items() if each.base is None and name not in ("smallnorb", "affnist")]
 
 
 def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:

@@ -35,7 +35,7 @@ def read(
         seed: of the random choice of test images.
 
     Returns:
-        The splits `train` and `test`. Their records hold `sources` and the `classes` by name.
+        The splits `train` and `test`. Their records hold `sources`, the number of `classes` and the `class_names`.
 
     Raises:
         UserError: the data are missing, damaged or inconsistent; the message names the file.
@@ -59,21 +59,57 @@ def read(
         missing = sorted(set(range(len(names))) - set(labels.tolist()))
         if missing:
             raise UserError(f"{path}: no image of class {names[missing[0]]} in split {split}")
-        record: dict[str, Any] = {"sources": sources, "seed": seed, "parameters": {"classes": names}}
+        record: dict[str, Any] = {
+            "sources": sources,
+            "seed": seed,
+            "parameters": {},
+            "classes": len(names),
+            "class_names": names,
+        }
         pixels = _resized(_grey(images) if grey else images, size)
         made[split] = Arrays(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels, {}, record)
     return made
 
 
-def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
+def number_of_classes(path: Path) -> int:
+    """Return the number of classes, without reading images. Raises UserError as `read` does."""
+    if path.is_dir():
+        return len(_class_folders(_roots(path)["train"]))
+    if not path.is_file():
+        raise UserError(f"{path}: no such file or folder")
+    labels = _arrays(path, "labels", "test_labels").values()
+    return len(np.unique(np.concatenate([each.ravel() for each in labels])))
+
+
+def state(path: Path) -> str:
+    """Return a digest of the names, sizes and times of the files; it changes with them, and is quick to compute."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    found = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            about = file.stat()
+            found.update(f"{file.relative_to(path)} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def _arrays(path: Path, *names: str) -> dict[str, Array]:
+    """Return the arrays of an NPZ file, or those of `names` that it holds."""
+    if not zipfile.is_zipfile(path):
+        raise UserError(f"{path}: not a whole NPZ file; write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+            arrays = {name: archive[name] for name in archive.files if not names or name in names}
+            found = list(archive.files)
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: not a whole NPZ file ({' '.join(str(error).split())})") from error
     for name in ("images", "labels"):
-        if name not in arrays:
-            raise UserError(f"{path}: no array '{name}'{nearest(name, arrays)}")
+        if name not in found:
+            raise UserError(f"{path}: no array '{name}'{nearest(name, found)}")
+    return arrays
+
+
+def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
+    arrays = _arrays(path)
     given = {"train": _checked(path, arrays, "images", "labels")}
     if "test_images" in arrays or "test_labels" in arrays:
         for name in ("test_images", "test_labels"):
@@ -147,11 +183,8 @@ def _divided(whole: tuple[Array, Array], fraction: float, seed: int) -> dict[str
 
 def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
     """Return the splits, the names of the classes and the sources."""
-    folders = _folders(path)
-    roots = {split: path / split for split in SPLITS} if set(SPLITS) <= set(folders) else {"train": path}
-    names = _folders(roots["train"])
-    if len(names) < 2:
-        raise UserError(f"{roots['train']}: {len(names)} folders; there must be one for each of at least two classes")
+    roots = _roots(path)
+    names = _class_folders(roots["train"])
     found = list[tuple[str, Path, int]]()
     for split, root in roots.items():
         others = sorted(set(_folders(root)) - set(names))
@@ -165,6 +198,18 @@ def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list
         state.update(f"{file.relative_to(path)} {digest_of(file)}\n".encode())
     sources = [{"path": str(path), "files": len(found), "sha256": state.hexdigest()}]
     return {split: (images[own], labels[own]) for split, own in rows.items()}, names, sources
+
+
+def _roots(path: Path) -> dict[str, Path]:
+    """Return the folder of each split."""
+    return {split: path / split for split in SPLITS} if set(SPLITS) <= set(_folders(path)) else {"train": path}
+
+
+def _class_folders(path: Path) -> list[str]:
+    names = _folders(path)
+    if len(names) < 2:
+        raise UserError(f"{path}: {len(names)} folders; there must be one for each of at least two classes")
+    return names
 
 
 def _folders(path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from recaps import arrays
 from recaps.arrays import Arrays
 from recaps.datasets import catalogue, derived, norb, raw
+from recaps.errors import UserError
 
 #: The function that derives sets from a base set.
 _DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
@@ -17,12 +18,20 @@ _DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-def build(name: str, split: str, raw_root: Path, *, stand_in: bool, options: Mapping[str, Any] = _NONE) -> Arrays:
+def build(
+    name: str,
+    split: str,
+    raw_root: Path,
+    *,
+    stand_in: bool,
+    options: Mapping[str, Any] = _NONE,
+    own: Mapping[str, Any] | None = None,
+) -> Arrays:
     """Make a split in memory. Arguments and errors are those of `prepare`."""
     catalogue.check_split(name, split)
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
-    base = _base(base_name, base_split, Path(raw_root), stand_in, values)
+    base = _own(base_name, base_split, own) if own else _base(base_name, base_split, Path(raw_root), stand_in, values)
     whole = base.take(slice(values["limit"])) if base_name == name else _DERIVE[base_name](name, split, base, values)
     about = catalogue.describe(name, stand_in=stand_in)
     record = {
@@ -36,13 +45,24 @@ def build(name: str, split: str, raw_root: Path, *, stand_in: bool, options: Map
         "classes": about["classes"],
         "options": values,
     }
+    if own:
+        mine = own["name"]
+        record |= {"name": f"{name}-{mine}", "title": f"{mine}, made like {about['title']}", "official": False}
+        record |= {"own": mine, "classes": base.record["classes"], "class_names": base.record["class_names"]}
     return Arrays(whole.images, whole.labels, whole.factors, record)
 
 
 def prepare(
-    name: str, split: str, raw_root: Path, out_root: Path, *, stand_in: bool, options: Mapping[str, Any] = _NONE
+    name: str,
+    split: str,
+    raw_root: Path,
+    out_root: Path,
+    *,
+    stand_in: bool,
+    options: Mapping[str, Any] = _NONE,
+    own: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a split to `out_root/<name>/<split>/` and return this path.
+    """Write a split to `out_root/<name>/<split>/`, or, for own data, `out_root/<name>-<own name>/<split>/`. Return it.
 
     Args:
         name: one of `catalogue.names()`. A derived set is made directly from the files of its base set.
@@ -51,19 +71,40 @@ def prepare(
         out_root: folder of the prepared data sets.
         stand_in: use the embedded stand-in instead of the base set's files.
         options: options that differ from `catalogue.defaults(name)`.
+        own: the user's own data, which take the place of the base set's files: `name`, and the arguments of `own.read`.
 
     Raises:
-        UserError: the name, split or option is unknown; a raw file is missing, malformed or not the official one; or
-            the disk is full.
+        UserError: the name, split or option is unknown; a file is missing, malformed or not the official one; own
+            images do not have the base set's shape; or the disk is full.
     """
-    made = build(name, split, raw_root, stand_in=stand_in, options=options)
-    return arrays.save(made, Path(out_root) / name / split)
+    made = build(name, split, raw_root, stand_in=stand_in, options=options, own=own)
+    return arrays.save(made, Path(out_root) / made.record["name"] / split)
 
 
 def load(name: str, split: str, root: Path) -> Arrays:
     """Read the split that `prepare` wrote below `root`. Raises UserError as `recaps.arrays.read` does."""
     catalogue.check_split(name, split)
     return arrays.read(Path(root) / name / split)
+
+
+def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:
+    """Read a split of the user's own data in place of a base set."""
+    from recaps.datasets import own
+
+    path = Path(settings["path"])
+    chosen = {key: settings[key] for key in ("size", "grey", "test_fraction", "seed")}
+    found = own.read(path, **chosen)[split]
+    channels, size = found.images.shape[1:3]
+    about = catalogue.entry(name)
+    if channels != about.channels:
+        advice = "set `grey: true`" if about.channels == 1 else "give images with three channels"
+        raise UserError(f"{path}: {channels} channels, but {name}, which it replaces, has {about.channels}; {advice}")
+    if size != about.size:
+        raise UserError(
+            f"{path}: images of {size}x{size}, but {name}, which it replaces, has {about.size}x{about.size}; set"
+            f" `size: {about.size}`"
+        )
+    return found
 
 
 def _base(name: str, split: str, raw_root: Path, stand_in: bool, options: Mapping[str, Any]) -> Arrays:

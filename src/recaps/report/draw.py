@@ -21,7 +21,6 @@ from recaps.errors import UserError, nearest
 from recaps.report.results import Results
 from recaps.workflow.layout import FIGURE_FORMATS
 
-STAND_IN = "stand-in data: not a result"
 #: Formats of a figure, besides its data.
 *PICTURES, _ = FIGURE_FORMATS
 _STYLE = Path(__file__).with_name("recaps.mplstyle")
@@ -30,8 +29,10 @@ _STYLE = Path(__file__).with_name("recaps.mplstyle")
 def table(name: str, results: Results, folder: Path) -> None:
     """Write a paper's table to `folder`: CSV with all digits, Markdown and LaTeX rounded and with a heading."""
     values: pd.DataFrame = _function(results.name, "tables", name)(results)
+    if results.own:
+        values = values.drop(columns=[column for column in values if "published" in str(column)])
     output = results.paper.tables[name]
-    title = f"{output.title} [{STAND_IN}]" if results.stand_in else output.title
+    title = f"{output.title} [{results.note}]" if results.note else output.title
     io.write_text(folder / f"{name}.csv", values.to_csv(index=False, float_format="%.6g"))
     io.write_text(folder / f"{name}.md", f"**{title}**\n\n{output.caption}\n\n{markdown(values)}")
     io.write_text(folder / f"{name}.tex", _latex(values, f"{title}. {output.caption}"))
@@ -41,8 +42,8 @@ def figure(name: str, results: Results, folder: Path) -> None:
     """Write a paper's figure to `folder` as PDF and PNG, and the data that it shows as CSV."""
     with plt.style.context(_STYLE):
         drawing, data = _function(results.name, "figures", name)(results)
-        if results.stand_in:
-            _warn(drawing)
+        if results.note:
+            _warn(drawing, results.note)
         for ending in PICTURES:
             _save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
@@ -96,8 +97,8 @@ def _cell(value: Any, form: str = ".2f") -> str:
     return f"{value:{form}}" if isinstance(value, float) else str(value)
 
 
-def _warn(drawing: Figure) -> None:
-    """Print a warning about stand-in data above the figure."""
+def _warn(drawing: Figure, note: str) -> None:
+    """Print a note on the data above the figure."""
     drawing.draw_without_rendering()
     # Freeze the layout: a legend outside the axes would move to the edge of the larger picture, beside the warning.
     drawing.set_layout_engine("none")
@@ -105,7 +106,7 @@ def _warn(drawing: Figure) -> None:
         legend.set_bbox_to_anchor((0, 0, 1, 1), drawing.transFigure)
     box = drawing.get_tightbbox()
     x, y = box.x0 / drawing.get_figwidth(), (box.y1 + 0.08) / drawing.get_figheight()
-    drawing.text(x, y, STAND_IN.capitalize(), fontsize=10, weight="bold", color="#c00000", va="bottom")
+    drawing.text(x, y, note[0].upper() + note[1:], fontsize=10, weight="bold", color="#c00000", va="bottom")
 
 
 def _save(drawing: Figure, file: Path) -> None:

@@ -67,6 +67,7 @@ class Section:
     figures: Sequence[Figure]
     missing: Sequence[str]
     left_out: str
+    not_judged: str
     runs: Sequence[Run]
     curves: Sequence[tuple[str, Markup]]
     timings: Mapping[str, Mapping[str, Any]]
@@ -95,7 +96,8 @@ def build(
     page = {
         "scale": project.config.scale,
         "description": project.scale.description,
-        "stand_in": project.scale.stand_in or stand_in(records),
+        "stand_in": _has_stand_ins(project, records),
+        "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
         "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
         "total": int((~card["check"]).sum()),
@@ -141,6 +143,7 @@ def _section(
         figures=figures,
         missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
         left_out=str(project.left_out[name]) if name in project.left_out else "",
+        not_judged=scorecard.not_judged(own) if (own := project.own_data(name)) else "",
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(files, name, paper),
@@ -216,11 +219,12 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
 def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]) -> list[str]:
     """Reasons for caution that can be computed from the files."""
     found = []
-    if project.scale.stand_in or stand_in(records):
+    if _has_stand_ins(project, records):
         found.append("Made from stand-in data: the numbers only show that the workflow runs.")
     used = {name.split("/")[0] for paper in project.papers.values() for name in paper.used_sets}
     for name in sorted(used):
-        if (other := project.dataset(name)) != name:
+        other = project.dataset(name)
+        if other != name and project.origin(other)[1] is None:
             found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
     found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
     seeds = Counter((run["paper"], run["variant"]) for run in records)
@@ -243,6 +247,11 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     if len({run.get("git", {}).get("commit") for run in records}) > 1:
         found.append("The runs come from several commits; each run's record names its commit.")
     return found
+
+
+def _has_stand_ins(project: Project, records: Sequence[Record]) -> bool:
+    sets = {name for paper in project.papers.values() for name in paper.used_sets}
+    return any(map(project.stand_in, sets)) or stand_in(records)
 
 
 def _steps(run: Record) -> int:

@@ -156,6 +156,9 @@ def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, all
             )
     if stand_in(records) or metrics["stand_in"].any():
         raise UserError(f"{folder}: made from stand-in data, which is never published; run a scale with official data")
+    own = sorted({run["dataset"]["own"] for run in records if run.get("dataset", {}).get("own")})
+    if own:
+        raise UserError(f"{folder}: made from your own data ({', '.join(own)}), which are never published")
     timings = [read_json(files.timing(name, timing)) for timing in paper.timings]
     if dirty([*records, *timings]) and not allow_dirty:
         raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")

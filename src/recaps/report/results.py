@@ -24,6 +24,8 @@ from recaps.report.claims import Printed
 from recaps.workflow import layout
 from recaps.workflow.layout import Layout
 
+STAND_IN = "stand-in data: not a result"
+
 
 @dataclass(frozen=True)
 class Results:
@@ -37,6 +39,8 @@ class Results:
         resolve: returns the set that replaces a set at this scale (`affnist/test` -> `affnist-generated/test`).
         printed: the values that the paper prints, by claim id.
         stand_in: whether the runs were trained on stand-in data.
+        own: the user's own data that the runs use, e.g. `mine in place of mnist`; the paper's numbers are
+            then not shown.
     """
 
     name: str
@@ -46,6 +50,13 @@ class Results:
     resolve: Callable[[str], str]
     printed: Mapping[str, Printed]
     stand_in: bool
+    own: Sequence[str] = ()
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of the data before any number; empty for the data of the paper."""
+        notes = [f"own data: {', '.join(self.own)}"] if self.own else []
+        return "; ".join([*notes, STAND_IN] if self.stand_in else notes)
 
     @property
     def seeds(self) -> tuple[int, ...]:

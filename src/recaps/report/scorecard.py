@@ -81,7 +81,7 @@ def scorecard(
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
     lost = left_out or {}
     rows = [asdict(_row(claim, numbers, measured, scale, runs, lost.get(claim.paper))) for claim in claims]
-    return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
+    return pd.DataFrame(rows, columns=[field.name for field in fields(Row)]).astype({"check": bool})
 
 
 def _row(
@@ -224,7 +224,12 @@ def values(card: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | None = None) -> str:
+def markdown(
+    card: pd.DataFrame,
+    scale: str,
+    left_out: Mapping[str, LeftOut] | None = None,
+    own: Mapping[str, Sequence[str]] | None = None,
+) -> str:
     """A compact scorecard for readers: verdict counts, then one table per paper."""
     lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
@@ -246,8 +251,15 @@ def markdown(card: pd.DataFrame, scale: str, left_out: Mapping[str, LeftOut] | N
                 lines += [f"### {title}", ""] if title else []
                 lines += ["| where | claim | published | ours | 95 % interval | verdict |"]
                 lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
+    for name, sets in (own or {}).items():
+        lines += [f"## {name}", "", f"{not_judged(sets)}", ""]
     lines += [MARKDOWN_NOTES, ""]
     return "\n".join(lines)
+
+
+def not_judged(own: Sequence[str]) -> str:
+    """Why the claims of a paper that was run on the user's own data have no verdicts."""
+    return f"Run on your own data ({', '.join(own)}). The paper's claims are about other data, so they are not judged."
 
 
 def _markdown_row(row: pd.Series) -> str:
@@ -279,7 +291,7 @@ def load(file: Path) -> pd.DataFrame:
     except FileNotFoundError as error:
         raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     card[names] = card[names].fillna("")
-    return card.assign(check=card.get("check", False))  # older scorecards have no checks
+    return card.assign(check=card.get("check", False)).astype({"check": bool})  # older scorecards have no checks
 
 
 def make(
@@ -291,6 +303,7 @@ def make(
     scale: str,
     papers: Iterable[str] | None = None,
     left_out: Mapping[str, LeftOut] | None = None,
+    own: Mapping[str, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
     """Write the scorecard to the folder `out`, and return it.
 
@@ -303,14 +316,17 @@ def make(
         records: the runs' `record.json` files.
         papers: the papers to judge; None: all.
         left_out: the data sets and variants that papers left out, by paper.
+        own: the user's own data, by the papers that use them; the claims of these papers are about other data, and are
+            not judged.
     """
     chosen = None if papers is None else set(papers)
-    wanted = [claim for file in claims for claim in read(Path(file)) if chosen is None or claim.paper in chosen]
+    judged = None if chosen is None else chosen - set(own or ())
+    wanted = [claim for file in claims for claim in read(Path(file)) if judged is None or claim.paper in judged]
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     files = Layout(Path(out))
     table, text, numbers = files.scorecard()
     write_text(table, card.to_csv(index=False, float_format="%.6g"))
-    write_text(text, markdown(card, scale, left_out))
+    write_text(text, markdown(card, scale, left_out, own))
     write_json(numbers, values(card))
     for paper in sorted({claim.paper for claim in wanted} if chosen is None else chosen):
         verdicts = dict.fromkeys(VERDICTS, 0) | counts(card[card["paper"] == paper])

@@ -19,7 +19,8 @@ from typing import Any
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
 from recaps.config.variant import Output, Paper, Timing, Variant
-from recaps.datasets import catalogue
+from recaps.config.workflow import OwnData
+from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
 from recaps.papers import FOLDER
@@ -73,6 +74,7 @@ class Plan:
         self.files = Layout(Path(self.results, self.scale))
         self._check_folders()
         self._check_papers()
+        self._check_own_data()
         self._check_sets()
         self._check_classes()
 
@@ -84,7 +86,7 @@ class Plan:
         names: dict[str, Iterable[str]] = {
             "scale": [self.scale],
             "paper": self.project.papers,
-            "dataset": catalogue.names(),
+            "dataset": {*catalogue.names(), *map(self.project.dataset, catalogue.names())},
             "split": {split for name in catalogue.names() for split in catalogue.splits(name)},
             "variant": {name for paper in papers for name in paper.variants},
             "timing": {name for paper in papers for name in paper.timings},
@@ -186,8 +188,9 @@ class Plan:
     # Inputs of the rules
 
     def raw_files(self, wildcards: Any) -> list[str]:
-        """Return the official files that a split is made from."""
-        files = catalogue.raw_inputs(wildcards.dataset, wildcards.split, self.project.scale.stand_in)
+        """Return the official files that a split is made from; none for stand-ins and for the user's own data."""
+        name, mine = self.project.origin(wildcards.dataset)
+        files = catalogue.raw_inputs(name, wildcards.split, self.project.scale.stand_in or mine is not None)
         return [str(Path(self.data, file)) for file in files]
 
     def training_set(self, wildcards: Any) -> list[str]:
@@ -227,11 +230,15 @@ class Plan:
 
     # Settings of the rules
 
-    def stand_in(self, wildcards: Any) -> bool:
-        return self.project.scale.stand_in
-
-    def dataset_options(self, wildcards: Any) -> dict[str, Any]:
-        return self.project.scale.dataset_options.get(wildcards.dataset, {})
+    def preparation(self, wildcards: Any) -> dict[str, Any]:
+        """Return what a prepared set depends on, besides official files: the arguments of `preparation.prepare`."""
+        name, mine = self.project.origin(wildcards.dataset)
+        return {
+            "like": name,
+            "stand_in": self.project.scale.stand_in and mine is None,
+            "options": self.project.scale.dataset_options.get(name, {}),
+            "own": {"name": mine, **_own(self.project.own[mine])} if mine else None,
+        }
 
     def training(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings that a run depends on, besides seed and data."""
@@ -246,7 +253,7 @@ class Plan:
         variant = self._variant(wildcards)
         code = fingerprint(["recaps.training.run", *family(variant)])
         names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
-        data = {name: self.project.scale.dataset_options.get(name, {}) for name in names}
+        data = {name: self.project.scale.dataset_options.get(self.project.origin(name)[0], {}) for name in names}
         state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
         key = hashlib.sha256(state.encode()).hexdigest()[:8]
         return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, key))
@@ -333,7 +340,7 @@ class Plan:
             "project": lambda wildcards: self._drawn(paper, kind),
             # The part of the claims that drawings depend on: the numbers that the paper prints.
             "printed": lambda wildcards: _printed(Path(self._own(paper, "claims.yaml"))),
-            "captions": lambda wildcards: {name: self._caption(output) for name, output in outputs.items()},
+            "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
     def _drawn(self, paper: str, kind: str) -> dict[str, Any]:
@@ -345,6 +352,11 @@ class Plan:
     def left_out(self, wildcards: Any) -> dict[str, Any]:
         """Return the parts of the papers that are left out."""
         return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
+
+    def own_data(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return the user's own data by the papers that use them, e.g. `mine in place of mnist`."""
+        found = {paper: self.project.own_data(paper) for paper in self.project.papers}
+        return {paper: names for paper, names in found.items() if names}
 
     def gpus(self, wildcards: Any) -> int:
         """Return the GPUs of a job: one if the configuration asks for CUDA, as the profile for clusters does."""
@@ -406,9 +418,12 @@ class Plan:
             *(file for name in sets for file in self.dataset_files(self.project.resolve(name))),
         ]
 
-    def _caption(self, output: Output) -> str:
-        warning = " STAND-IN DATA: the numbers show only that everything runs." if self.project.scale.stand_in else ""
-        return f"{output.title}. {output.caption}{warning}"
+    def _caption(self, paper: str, output: Output) -> str:
+        mine = self.project.own_data(paper)
+        note = f" OWN DATA: {', '.join(mine)}." if mine else ""
+        if any(self.project.stand_in(name) for name in self.project.papers[paper].used_sets):
+            note += " STAND-IN DATA: the numbers show only that everything runs."
+        return f"{output.title}. {output.caption}{note}"
 
     def _variant(self, wildcards: Any) -> Variant:
         paper = self.project.papers[wildcards.paper]
@@ -445,10 +460,23 @@ class Plan:
                 if is_needed and not (FOLDER / name / file).is_file():
                     raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
 
+    def _check_own_data(self) -> None:
+        """Refuse a name that own data cannot have, and a set that they cannot replace."""
+        for name in self.project.own:
+            taken = [each for each in catalogue.names() if each == name or each.endswith(f"-{name}")]
+            if taken:
+                raise UserError(f"config: datasets: '{name}' could be confused with '{taken[0]}'; give another name")
+        for name, other in self.project.replaced.items():
+            if other in self.project.own and name not in catalogue.replaceable():
+                known = ", ".join(catalogue.replaceable())
+                raise UserError(f"config: datasets: your own data cannot replace '{name}'; they can replace {known}")
+
     def _check_sets(self) -> None:
         """Refuse sets, splits and options that are not in the catalogue."""
         scale = f"config/scales/{self.scale}.yaml"
-        for name, other in {**self.project.scale.datasets, **self.project.config.datasets}.items():
+        for name, other in self.project.replaced.items():
+            if other in self.project.own:
+                continue
             shapes = [_at("config: datasets", _shape, each) for each in (name, other)]
             if shapes[0] != shapes[1]:
                 raise UserError(
@@ -459,15 +487,23 @@ class Plan:
             _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
         for paper, settings in self.project.papers.items():
             for name in sorted(settings.used_sets):
-                _at(self._own(paper, "paper.yaml"), catalogue.check_split, *self.project.resolve(name).split("/"))
+                replacement, split = self.project.resolve(name).split("/")
+                like, _ = self.project.origin(replacement)
+                _at(self._own(paper, "paper.yaml"), catalogue.check_split, like, split)
 
     def _check_classes(self) -> None:
         """Refuse a model with another number of classes than its data."""
         for paper, settings in self.project.papers.items():
             for name, variant in settings.variants.items():
-                classes = catalogue.describe(self.project.resolve(variant.data).split("/")[0])["classes"]
-                where = f"{self._own(paper, 'paper.yaml')}: variants.{name}"
-                _at(where, variant.model.check_classes, classes)
+                used, mine = self.project.origin(self.project.dataset(variant.data.split("/")[0]))
+                if mine is None:
+                    where = f"{self._own(paper, 'paper.yaml')}: variants.{name}"
+                    _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
+
+
+def _own(settings: OwnData) -> dict[str, Any]:
+    """Return the settings of own data, and the state of its files."""
+    return settings.model_dump(mode="json") | {"state": own.state(Path(settings.path))}
 
 
 def _training(variant: Variant) -> dict[str, Any]:

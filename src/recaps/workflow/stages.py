@@ -8,6 +8,7 @@ and lets `recaps.workflow.job` open the log and set the number of threads first.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ def prepare_dataset(job: Any) -> None:
     """Prepare one split of one data set."""
     from recaps.datasets.preparation import prepare
 
+    source = job.params.source
     prepare(
-        job.wildcards.dataset,
+        source["like"],
         job.wildcards.split,
         Path(job.config.get("data", "data")),
         Path(job.output.record).parents[2],
-        stand_in=job.params.stand_in,
-        options=job.params.options,
+        stand_in=source["stand_in"],
+        options=source["options"],
+        own=source["own"],
     )
 
 
@@ -145,6 +148,7 @@ def score_claims(job: Any) -> None:
         scale=job.wildcards.scale,
         papers=job.params.papers,
         left_out={name: LeftOut.model_validate(lost) for name, lost in job.params.left_out.items()},
+        own=job.params.own,
     )
 
 
@@ -171,12 +175,17 @@ def saved_results(job: Any) -> Any:
 
     project = Project.model_validate(job.params.project)
     [(name, paper)] = project.papers.items()
+    own = project.own_data(name)
+    printed = {claim: Printed(*each) for claim, each in job.params.printed.items()}
+    if own:  # the paper's numbers are about other data
+        printed = {claim: each._replace(value=math.nan, sd=None) for claim, each in printed.items()}
     return Results(
         name=name,
         paper=paper,
         files=Layout(Path(job.output[0]).parents[2]),
         own_seeds={name: project.seeds_of(variant) for name, variant in paper.variants.items()},
         resolve=project.resolve,
-        printed={claim: Printed(*each) for claim, each in job.params.printed.items()},
-        stand_in=project.scale.stand_in,
+        printed=printed,
+        stand_in=any(project.stand_in(name) for name in paper.used_sets),
+        own=own,
     )

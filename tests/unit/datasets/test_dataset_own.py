@@ -61,7 +61,7 @@ def test_an_archive_is_divided_by_a_seed(npz: Callable[..., Path]) -> None:
     assert len(read(file, test_fraction=0.4)["test"]) == 8
     (source,) = made["train"].record["sources"]
     assert (source["path"], len(source["sha256"])) == (str(file), 64)
-    assert made["test"].record["parameters"]["classes"] == ["0", "1", "2", "3"]
+    assert made["test"].record["class_names"] == ["0", "1", "2", "3"]
 
 
 def test_an_archive_may_have_a_test_split(npz: Callable[..., Path]) -> None:
@@ -93,7 +93,7 @@ def test_images_are_resized(npz: Callable[..., Path]) -> None:
 
 def test_a_folder_of_class_folders(folder: Path) -> None:
     made = read(folder)
-    assert made["train"].record["parameters"]["classes"] == ["cat", "dog"]
+    assert made["train"].record["class_names"] == ["cat", "dog"]
     assert [len(made[split]) for split in ("train", "test")] == [8, 2]
     for part in made.values():
         assert ((part.images[:, 0, 0, 0] >= 200) == (part.labels == 1)).all()

@@ -10,6 +10,7 @@ import pytest
 
 from recaps.report import draw
 from recaps.report.plots import mosaic
+from recaps.report.results import STAND_IN
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +39,7 @@ def test_a_drawing_of_stand_ins_says_so_at_the_top(place: str, tmp_path: Path) -
         axis.set_title("title")
         axis.plot([0, 1], label="line")
         legend = figure.legend(loc=place)
-        draw._warn(figure)
+        draw._warn(figure, STAND_IN)
         (line,) = figure.texts
         boxes = []
         # Saving moves what is placed relative to the edge of the figure.

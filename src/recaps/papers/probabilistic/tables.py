@@ -84,9 +84,10 @@ def table_3(results: Results) -> pd.DataFrame:
     rows: list[dict[str, object]] = []
     for head in ("presence", "presence-pose"):
         metrics = {column: f"{head}-{protocol}" for protocol, column in UPRIGHT.items()}
-        row: dict[str, object] = {"features": FEATURES[head], "model": "published"}
-        row |= {"seeds": printed[f"{head}-mnist"].seeds}
-        rows.append(row | {column: printed[metric].value for column, metric in metrics.items()})
+        if not results.own:
+            row: dict[str, object] = {"features": FEATURES[head], "model": "published"}
+            row |= {"seeds": printed[f"{head}-mnist"].seeds}
+            rows.append(row | {column: printed[metric].value for column, metric in metrics.items()})
         for variant, settings in results.paper.variants.items():
             found = {column: results.metric(variant, metric) for column, metric in metrics.items()}
             accuracies = {column: values.mean() for column, values in found.items() if len(values)}

@@ -180,7 +180,8 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
                 beside = (0, 5 if place else -11)
                 axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha="center", fontsize=7)
         at = [printed.get((variant, f"argmax-{protocol}"), math.nan) for protocol in ("mnist-shifted", "affnist")]
-        axis.plot(at[:1], at[1:], linestyle="none", marker="x", markersize=8, color=colour, label=f"{title}, published")
+        label = None if math.isnan(at[1]) else f"{title}, published"
+        axis.plot(at[:1], at[1:], linestyle="none", marker="x", markersize=8, color=colour, label=label)
     axis.set(xlabel="accuracy on expanded MNIST, %", ylabel="accuracy on affNIST, %")
     axis.margins(0.12)
     axis.legend()

@@ -61,7 +61,7 @@ def table_2(results: Results) -> pd.DataFrame:
     published = _published(results)
     rows = [
         {"reference": reference, "trained on affNIST": trained, "MNIST published": mnist, "affNIST published": affnist}
-        for reference, mnist, trained, affnist in QUOTED
+        for reference, mnist, trained, affnist in (() if results.own else QUOTED)
     ]
     for reference, variant, mnist, affnist in OWN:
         rows.append(
