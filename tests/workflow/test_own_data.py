@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from clones import SMOKE, Clone, copy
+from clones import SMOKE, copy
 
 from recaps.datasets import standin
 
