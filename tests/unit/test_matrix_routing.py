@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -88,9 +89,23 @@ def plain_results(route: nn.Module, given: list[Tensor], fields: Fields) -> list
 
 
 @pytest.fixture(params=["compiled", "plain"])
-def _both_versions(request: pytest.FixtureRequest) -> Iterator[None]:
+def kind(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """Compiled routings compute in single precision. The plain versions are compared in double precision."""
     with kernels.off() if request.param == "plain" else nullcontext():
-        yield
+        yield torch.float64 if request.param == "plain" else torch.float32
+
+
+def copies(tensors: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
+    return [tensor.detach().to(kind).requires_grad_() for tensor in tensors]
+
+
+def assert_near(mine: Tensor, exact: Tensor) -> None:
+    """In single precision, within 1e-4 of the largest value: EM divides by small variances, and some terms cancel."""
+    if mine.dtype == torch.float64:
+        torch.testing.assert_close(mine, exact, rtol=1e-5, atol=1e-8)
+    else:
+        size = float(exact.detach().abs().max()) if exact.numel() else 0.0
+        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=1e-4 * size + 2e-5)
 
 
 def test_fields_are_windows_in_the_order_row_column_type() -> None:
@@ -109,28 +124,31 @@ def test_votes_match_the_loops(fields: Fields) -> None:
     torch.testing.assert_close(matrix_votes(poses, weight, fields), expected)
 
 
-@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 2, 3])
-def test_em_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
+def test_em_routing_matches_the_loops(kind: torch.dtype, fields: Fields, iterations: int) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits = random(2, fields.inputs, seed=2)
     schedule = [0.1, 0.2, 0.3][:iterations]
     route = routing("em", 3)
     route.temperatures = tuple(schedule)
-    leaves = (poses, logits, weight, route.beta_u, route.beta_a)
-    fast = route(poses, logits.sigmoid(), weight, fields)
+    betas = copies([route.beta_u, route.beta_a], torch.float64)
+    route.to(kind)
+    own = copies([poses, logits, weight], kind)
+    fast = route(own[0], own[1].sigmoid(), own[2], fields)
     votes = reference.matrix_votes(poses, weight, children)
-    means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, *leaves[3:], schedule)
-    torch.testing.assert_close(fast.poses, means)
-    torch.testing.assert_close(fast.activations, activations)
-    torch.testing.assert_close(fast.coupling, coupling.detach())
+    means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, *betas, schedule)
+    assert_near(fast.poses, means)
+    assert_near(fast.activations, activations)
+    assert_near(fast.coupling, coupling.detach())
     directions = random(*means.shape, seed=5).detach(), random(*activations.shape, seed=6).detach()
-    ours = torch.autograd.grad((fast.poses * directions[0]).sum() + (fast.activations * directions[1]).sum(), leaves)
+    total = (fast.poses * directions[0]).sum() + (fast.activations * directions[1]).sum()
+    ours = torch.autograd.grad(total, [*own, route.beta_u, route.beta_a])
+    leaves = (poses, logits, weight, *betas)
     theirs = torch.autograd.grad((means * directions[0]).sum() + (activations * directions[1]).sum(), leaves)
     for mine, slow in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-8)
+        assert_near(mine, slow)
 
 
 @pytest.mark.parametrize("fields", FIELDS)
@@ -142,10 +160,9 @@ def test_every_input_capsule_spreads_one_unit_over_all_its_parents(fields: Field
     torch.testing.assert_close(sums, (fields.parents() > 0).to(sums.dtype).expand_as(sums))
 
 
-@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("fields", FIELDS)
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int) -> None:
+def test_similarity_routing_matches_the_loops(kind: torch.dtype, fields: Fields, iterations: int) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits = random(2, fields.inputs, seed=2)
@@ -153,21 +170,22 @@ def test_similarity_routing_matches_the_loops(fields: Fields, iterations: int) -
     kernel = (random(4, seed=5), random(4, 3, seed=6) + 3)
     theta = (random(3, seed=7), random(3, seed=8), random(3, seed=9))
     leaves = (poses, weight, logits, *penalties, *kernel, *theta)
+    own = copies(leaves, kind)
     fast = similarity_routing(
-        poses, logits.sigmoid(), weight, fields,
-        penalties=penalties, kernel=kernel, activation=theta, iterations=iterations,
+        own[0], own[2].sigmoid(), own[1], fields,
+        penalties=(own[3], own[4]), kernel=(own[5], own[6]), activation=(own[7], own[8], own[9]), iterations=iterations,
     )  # fmt: skip
     votes = reference.matrix_votes(poses, weight, children)
     means, activations = reference.similarity_routing(
         votes, logits.sigmoid(), children, penalties, kernel, theta, iterations
     )
-    torch.testing.assert_close(fast.poses, means)
-    torch.testing.assert_close(fast.activations, activations)
+    assert_near(fast.poses, means)
+    assert_near(fast.activations, activations)
     torch.testing.assert_close(fast.coupling.sum(2), torch.ones_like(fast.activations))
-    ours = torch.autograd.grad(fast.poses.sum() + fast.activations.square().sum(), leaves)
+    ours = torch.autograd.grad(fast.poses.sum() + fast.activations.square().sum(), own)
     theirs = torch.autograd.grad(means.sum() + activations.square().sum(), leaves)
     for mine, slow in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, slow)
+        assert_near(mine, slow)
 
 
 def test_the_closed_form_of_the_compatibilities_is_the_constrained_minimum() -> None:
@@ -209,26 +227,29 @@ def test_the_limits_of_the_penalties() -> None:
     torch.testing.assert_close(proportional[:, 0], activations[:, 0] / activations.sum(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.usefixtures("_both_versions")
 @pytest.mark.parametrize("logits", [False, True])
-def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(logits: bool) -> None:
+def test_connectionist_routing_matches_pytorchs_cell_pair_by_pair(kind: torch.dtype, logits: bool) -> None:
     """In value and in the gradients of inputs and networks; the reference copies the weights of the cell."""
     torch.manual_seed(0)
     fields = convolutional(3, 3, 2, kernel=2, stride=1)
     route = small_connectionist(3, logits).double()
     given = inputs(fields, 3)
     poses, activations, weight = given
-    fast = route(poses, activations, weight, fields)
+    own, ours = copies(given, kind), deepcopy(route).to(kind)
+    fast = ours(*own, fields)
     votes = reference.matrix_votes(poses, weight, fields.children.tolist())
     means, outs = reference.connectionist_routing(votes, activations, fields.children, route, lstm_cell(route))
-    torch.testing.assert_close(fast.poses, means)
-    torch.testing.assert_close(fast.activations, outs if logits else outs.sigmoid())
+    assert_near(fast.poses, means)
+    assert_near(fast.activations, outs if logits else outs.sigmoid())
     direction = random(*means.shape, seed=5).detach()
-    leaves = [*given, *route.compatibility.parameters(), *route.activation.parameters()]
-    ours = torch.autograd.grad((fast.poses * direction).sum() + fast.activations.sum(), leaves)
-    theirs = torch.autograd.grad((means * direction).sum() + (outs if logits else outs.sigmoid()).sum(), leaves)
-    for mine, slow in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-8)
+
+    def leaves(inputs: list[Tensor], route: ConnectionistRouting) -> list[Tensor]:
+        return [*inputs, *route.compatibility.parameters(), *route.activation.parameters()]
+
+    found = torch.autograd.grad((fast.poses * direction).sum() + fast.activations.sum(), leaves(own, ours))
+    total = (means * direction).sum() + (outs if logits else outs.sigmoid()).sum()
+    for mine, slow in zip(found, torch.autograd.grad(total, leaves(given, route)), strict=True):
+        assert_near(mine, slow)
 
 
 def lstm_cell(route: ConnectionistRouting) -> nn.LSTMCell:
@@ -258,11 +279,10 @@ def test_compiled_connectionist_routing_has_the_gradients_of_the_plain_one(
     slots = fields.children.shape[1]
     poses, weight = random(3, fields.inputs, 16), random(slots, 5, 4, 4, seed=1)
     activations = random(3, fields.inputs, seed=2).detach().sigmoid().requires_grad_()
-    cell = tuple(
-        random(*shape, seed=k) for k, shape in enumerate([(4 * units, 16)] * 2 + [(4 * units, units), (3, 4 * units)])
-    )
+    shapes = [(4 * units, 16)] * 2 + [(4 * units, units), (3, 4 * units)]
+    cell = tuple((random(*shape, seed=k) / 3).detach().requires_grad_() for k, shape in enumerate(shapes))
     sizes = [units, *network, 1]
-    layers = [(random(b, a, seed=a), random(b, seed=b)) for a, b in pairwise(sizes)]
+    layers = [((random(b, a, seed=a) / 3).detach().requires_grad_(), random(b, seed=b)) for a, b in pairwise(sizes)]
     inputs = [poses, weight, activations, *cell, *(tensor for layer in layers for tensor in layer)]
     results = []
     for route in (fused_lstm_routing, lstm_routing):
@@ -272,10 +292,10 @@ def test_compiled_connectionist_routing_has_the_gradients_of_the_plain_one(
         gradients = torch.autograd.grad(total, inputs, materialize_grads=True, allow_unused=True)
         results.append([mean, combined, coupling, *gradients])
     for mine, plain in zip(*results, strict=True):
-        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-7)
+        assert_near(mine.float(), plain)
 
 
-@pytest.mark.usefixtures("_both_versions")
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e5])
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -320,21 +340,23 @@ def test_the_compiled_version_runs_for_up_to_16_types_of_output_capsules(
         return compiled(*arguments)
 
     monkeypatch.setattr(module, function, recorded)
-    expected = plain_results(route, given, FIELDS[0])
-    assert not calls
-    found = results(route, given, FIELDS[0])
+    expected = results(route, given, FIELDS[0])
+    assert not calls, "compiled routings do not compute in double precision"
+    found = results(route.float(), copies(given, torch.float32), FIELDS[0])
     assert len(calls) == (outputs <= LANES)
     for mine, plain in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-8)
+        assert_near(mine, plain)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("batch", [0, 1])
 def test_no_image_and_a_single_one(name: str, batch: int) -> None:
     given, route = inputs(FIELDS[3], 3, batch), routing(name, 3)
-    for mine, plain in zip(results(route, given, FIELDS[3]), plain_results(route, given, FIELDS[3]), strict=True):
+    expected = results(route, given, FIELDS[3])
+    found = results(route.float(), copies(given, torch.float32), FIELDS[3])
+    for mine, plain in zip(found, expected, strict=True):
         assert mine.shape == plain.shape
-        torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-8)
+        assert_near(mine, plain)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -359,10 +381,10 @@ def test_single_precision_is_as_exact_as_that_of_tensor_operations(name: str, ou
 )
 def test_a_change_in_place_before_the_gradient_is_an_error(name: str, which: int) -> None:
     """A change of poses, activations or transformations. Similarity routing gets the logarithm of activations."""
-    given = [each.detach().clone() for each in inputs(FIELDS[0], 3)]
+    given = [each.detach().float() for each in inputs(FIELDS[0], 3)]
     given[which].requires_grad_()
     changed = given[which] = given[which].clone()
-    out = routing(name, 3)(*given, FIELDS[0])
+    out = routing(name, 3).float()(*given, FIELDS[0])
     with torch.no_grad():
         changed.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -374,7 +396,7 @@ def test_a_change_in_place_before_the_gradient_is_an_error(name: str, which: int
 def test_nan_is_preserved(name: str, which: int) -> None:
     """A NaN in a pose or an activation reaches the same values as with tensor operations."""
     fields = convolutional(3, 5, 1, kernel=3, stride=1)
-    given, route = inputs(fields, 3), routing(name, 3)
+    given, route = copies(inputs(fields, 3), torch.float32), routing(name, 3).float()
     with torch.no_grad():
         given[which][0, 0] = float("nan")
     found, expected = results(route, given, fields), plain_results(route, given, fields)
@@ -387,7 +409,8 @@ def test_nan_is_preserved(name: str, which: int) -> None:
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_all(name: str) -> None:
     """Five images: the parts of 2 and 3 threads have different sizes."""
-    given, route, before, found = inputs(FIELDS[0], 3, batch=5), routing(name, 3), torch.get_num_threads(), []
+    given, route = copies(inputs(FIELDS[0], 3, batch=5), torch.float32), routing(name, 3).float()
+    before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
@@ -397,4 +420,4 @@ def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_al
     for poses, activations, coupling, *gradients in found[1:]:
         assert torch.equal(poses, found[0][0])
         assert torch.equal(coupling, found[0][2])
-        torch.testing.assert_close([activations, *gradients], [found[0][1], *found[0][3:]], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close([activations, *gradients], [found[0][1], *found[0][3:]], rtol=1e-4, atol=1e-5)

@@ -9,7 +9,22 @@ import pytest
 
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import kernel
-from recaps.nn.kernels.vector import exp, first, largest, load, splat, sqrt, store, total
+from recaps.nn.kernels.vector import (
+    at_least,
+    at_most,
+    exp,
+    expm1,
+    first,
+    largest,
+    load,
+    load_one,
+    log,
+    splat,
+    sqrt,
+    store,
+    total,
+    totals,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -28,33 +43,72 @@ def _each(part: int, parts: int, x: Any, y: Any, made: Any) -> None:
     store(made[5], 0, total(a))
     store(made[6], 0, largest(a))
     store(made, 7 * LANES, a - splat(first(b)))
+    store(made[8], 0, at_least(a, b))
+    store(made[9], 0, at_most(a, b))
+    store(made[10], 0, a * load_one(y, 3))
+    store(made[11], 0, totals(a, b, a * b, a, b, a, a, a, a, a, a, a, a, a, a, b - a))
 
 
 @kernel
-def _exp(part: int, parts: int, x: Any, made: Any) -> None:
+def _functions(part: int, parts: int, x: Any, made: Any) -> None:
     for start in range(0, len(x), LANES):
-        store(made, start, exp(load(x, start)))
+        store(made[0], start, exp(load(x, start)))
+        store(made[1], start, expm1(load(x, start)))
+        store(made[2], start, log(load(x, start)))
 
 
 def test_operations_match_numpy() -> None:
     random = np.random.default_rng(0)
     x, y = random.normal(size=LANES).astype(np.float32), random.uniform(0.5, 2, LANES).astype(np.float32)
-    made = np.empty((8, LANES), np.float32)
+    made = np.empty((12, LANES), np.float32)
     _each(0, 1, x, y, made)
     one = np.ones(LANES, np.float32)
     expected = [x + y, HALF - x, x * HALF, x / y, np.sqrt(y), x.sum() * one, x.max() * one, x - y[0]]
+    expected += [np.maximum(x, y), np.minimum(x, y), x * y[3]]
+    each = {1: y, 2: x * y, 4: y, LANES - 1: y - x}
+    expected.append(np.array([each.get(lane, x).sum() for lane in range(LANES)]))
     np.testing.assert_allclose(made, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_exp_matches_numpy() -> None:
-    x = np.linspace(-87, 88, 1000 * LANES).astype(np.float32)
-    made = np.empty_like(x)
-    _exp(0, 1, x, made)
-    np.testing.assert_allclose(made, np.exp(x.astype(np.float64)), rtol=5e-7)
+def functions(x: np.ndarray) -> np.ndarray:
+    """exp, expm1 and log of float32 numbers [n], as [3, n]."""
+    made = np.empty((3, len(x)), np.float32)
+    _functions(0, 1, x, made)
+    return made
 
 
-@pytest.mark.parametrize(("x", "expected"), [(0, 1), (-0.0, 1), (-np.inf, 0), (-1e30, 0), (np.nan, np.nan)])
-def test_exp_of_special_values(x: float, expected: float) -> None:
-    made = np.empty(LANES, np.float32)
-    _exp(0, 1, np.full(LANES, x, np.float32), made)
-    np.testing.assert_allclose(made, expected, rtol=0, atol=1e-37)
+def test_exponentials_match_numpy() -> None:
+    small = np.geomspace(1e-12, 1, 100 * LANES)
+    x = np.concatenate([np.linspace(-87, 88, 1000 * LANES), small, -small]).astype(np.float32)
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(functions(x)[0], np.exp(exact), rtol=5e-7)
+    np.testing.assert_allclose(functions(x)[1], np.expm1(exact), rtol=1e-6)
+
+
+def test_logarithms_match_numpy() -> None:
+    x = np.concatenate([np.geomspace(1.2e-38, 3e38, 1000 * LANES), np.linspace(0.5, 2, 100 * LANES)]).astype(np.float32)
+    np.testing.assert_allclose(functions(x)[2], np.log(x.astype(np.float64)), rtol=2e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (0, (1, 0)),
+        (-0.0, (1, 0)),
+        (-np.inf, (0, -1)),
+        (-1e30, (0, -1)),
+        (np.nan, (np.nan, np.nan)),
+    ],
+)
+def test_exponentials_of_special_values(x: float, expected: tuple[float, float]) -> None:
+    found = functions(np.full(LANES, x, np.float32))
+    np.testing.assert_allclose(found[:2, 0], expected, rtol=0, atol=1e-37)
+
+
+def test_exponentials_of_large_values_are_finite() -> None:
+    assert (functions(np.full(LANES, np.inf, np.float32))[:2] > 1e38).all()
+
+
+@pytest.mark.parametrize("x", [np.inf, np.nan])
+def test_logarithms_keep_nan_and_infinity(x: float) -> None:
+    np.testing.assert_equal(functions(np.full(LANES, x, np.float32))[2], np.full(LANES, x, np.float32))

@@ -29,8 +29,9 @@ def enabled() -> bool:
 
 
 def fits(poses: Tensor, weight: Tensor) -> bool:
-    """Return whether a compiled routing can take poses [B, C, 16] and transformations [n, J, 4, 4]."""
-    return _enabled and poses.device.type == "cpu" and weight.shape[1] <= LANES
+    """Return whether a compiled routing, in float32, can take poses [B, C, 16] and transformations [n, J, 4, 4]."""
+    known = poses.device.type == "cpu" and poses.dtype != torch.float64
+    return _enabled and known and weight.shape[1] <= LANES
 
 
 def fits_votes(capsules: Tensor, weight: Tensor, more: int = 0) -> bool:

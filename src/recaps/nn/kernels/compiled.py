@@ -1,11 +1,9 @@
-"""Functions that the compiled routings of matrix capsules share, and the compiler.
+"""The compiler of the routings, and how they run in parallel.
 
-The votes of a layer take two hundred megabytes per batch. In tensor operations, each iteration reads them a dozen
-times. A kernel computes one output position at a time, and its votes stay in the cache: computing votes again is
-faster than reading them from memory. The types of output capsules are the lanes of the vector unit. All innermost loops
-run over the lanes, and only the gradients of poses and activations are sums across lanes. They take their length from
-the shape of an array, because LLVM unrolls a loop of constant length before it can vectorise it. Constants are written
-as `real(2)` to keep the precision of the arrays.
+The votes of a layer of matrix capsules take two hundred megabytes per batch. In tensor operations, each iteration reads
+them a dozen times. A kernel computes one output position at a time, and its votes stay in the cache: computing votes
+again is faster than reading them from memory. The types of output capsules are the lanes of vectors
+(`recaps.nn.kernels.vector`). All arrays are float32, and constants are `np.float32(2)` to keep this precision.
 """
 
 from __future__ import annotations
@@ -125,60 +123,3 @@ def lanes(tensor: Tensor) -> Any:
     padded = np.zeros((*tensor.shape[:-1], LANES), tensor.detach().numpy().dtype)
     padded[..., : tensor.shape[-1]] = tensor.detach().numpy()
     return padded
-
-
-@compiled
-def vote(weight: Any, pose: Any, votes: Any) -> None:
-    """V = W M: weight and votes [16, LANES], pose [16]; matrices row by row."""
-    width = weight.shape[-1]
-    for a in range(4):
-        for b in range(4):
-            for j in range(width):
-                votes[4 * a + b, j] = (
-                    weight[4 * a, j] * pose[b]
-                    + weight[4 * a + 1, j] * pose[4 + b]
-                    + weight[4 * a + 2, j] * pose[8 + b]
-                    + weight[4 * a + 3, j] * pose[12 + b]
-                )
-
-
-@compiled
-def vote_adjoint(weight: Any, pose: Any, at_votes: Any, at_weight: Any, at_pose: Any) -> None:
-    """Add the gradients of `vote` to at_weight [16, LANES] and at_pose [16]."""
-    width = weight.shape[-1]
-    for a in range(4):
-        for c in range(4):
-            for j in range(width):
-                at_weight[4 * a + c, j] += (
-                    at_votes[4 * a, j] * pose[4 * c]
-                    + at_votes[4 * a + 1, j] * pose[4 * c + 1]
-                    + at_votes[4 * a + 2, j] * pose[4 * c + 2]
-                    + at_votes[4 * a + 3, j] * pose[4 * c + 3]
-                )
-    for c in range(4):
-        for b in range(4):
-            added = at_pose[4 * c + b]
-            for j in range(width):
-                added += (
-                    weight[c, j] * at_votes[b, j]
-                    + weight[4 + c, j] * at_votes[4 + b, j]
-                    + weight[8 + c, j] * at_votes[8 + b, j]
-                    + weight[12 + c, j] * at_votes[12 + b, j]
-                )
-            at_pose[4 * c + b] = added
-
-
-@numba.njit(fastmath=FAST, error_model="numpy", inline="always")
-def expm1(x: Any, real: Any) -> Any:
-    """exp(x) - 1 for x clipped to -30..30, in operations that vectorise: a polynomial of x / 64, then six squarings."""
-    z = min(max(x, real(-30)), real(30)) * real(1 / 64)
-    y = real(1 / 5040) + z * real(1 / 40320)
-    y = real(1 / 24) + z * (real(1 / 120) + z * (real(1 / 720) + z * y))
-    y = z * (real(1) + z * (real(1 / 2) + z * (real(1 / 6) + z * y)))
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    y *= y + real(2)
-    return y

@@ -19,13 +19,18 @@ from torch.nn.functional import pad
 
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
-from recaps.nn.kernels.compiled import POSE, array, compiled, expm1, in_parts, kernel, lanes, vote, vote_adjoint
+from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
+from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.vector import at_least, at_most, exp, expm1, first, load, load_one, splat, store, total
 
 #: Slots that are processed at a time, and the columns that they occupy.
 TOGETHER = 4
 COLUMNS = TOGETHER * LANES
-#: Numbers of units and neurons are padded to a multiple of this.
-BLOCK = 16
+#: Rows of a matrix that are multiplied at a time: the sums of a vector each stay in registers.
+ROWS = 8
+ZERO, ONE, TWO, MINUS, MINUS_TWO = (np.float32(number) for number in (0, 1, 2, -1, -2))
+#: Bound of exponents: the product of two powers is below the largest number.
+HIGHEST = np.float32(40)
 
 
 def fused_lstm_routing(
@@ -65,7 +70,8 @@ def fused_lstm_routing(
 
 
 def _blocks(number: int) -> int:
-    return -(-number // BLOCK) * BLOCK
+    """Round up to a multiple of `LANES`: of the numbers of units and neurons."""
+    return -(-number // LANES) * LANES
 
 
 def _padded(tensor: Tensor, *shape: int) -> Tensor:
@@ -84,7 +90,7 @@ class _FusedLSTM(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, fields, widths, iterations = arguments
         poses, activations, weight = tensors[:3]
-        kind = torch.promote_types(poses.dtype, torch.float32)
+        kind = torch.float32
         (positions, slots), outputs = fields.children.shape, weight.shape[1]
         spare = -slots % TOGETHER  # extra slots hold the field's first capsule with zero weights, and get no coupling
         parameters = [array(each.to(kind)) for each in tensors[3:]]
@@ -97,7 +103,7 @@ class _FusedLSTM(torch.autograd.Function):
             np.array(widths),
             slots,
         ]
-        batch, real = len(poses), arrays[0].dtype
+        batch, real = len(poses), np.float32
         mean = np.empty((batch, positions, POSE, LANES), real)
         combined = np.empty((batch, positions, widths[0], LANES), real)
         coupling = np.empty((batch, positions, slots + spare, LANES), real)
@@ -114,170 +120,301 @@ class _FusedLSTM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, at_mean: Tensor, at_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
-        poses, activations, _children, weight, *parameters, _widths, _slots = ctx.arrays
-        threads = torch.get_num_threads()
-        shared = [np.zeros((threads, *each.shape), poses.dtype) for each in (weight, *parameters)]
-        gradients = [np.zeros_like(poses), np.zeros_like(activations), *shared]
-        at = [lanes(each.transpose(2, 3)) for each in (at_mean, at_combined)]
-        in_parts(_backward, *ctx.arrays, *at, *gradients, ctx.iterations)
-        by_pose, by_activation, *by_parameter = (torch.from_numpy(each) for each in gradients)
-        by_weight, *rest = (each.sum(0) for each in by_parameter)
+        poses, activations, _children, weight, *matrices, vectors, network, biases, widths, _slots = ctx.arrays
+        parts, last = torch.get_num_threads(), widths[-1]
+        shapes = [each.shape for each in (weight, *matrices)]
+        shapes += [(*vectors.shape, LANES), network.shape, (last, LANES), (len(biases), LANES)]
+        gradients = [np.zeros((parts, *shape), np.float32) for shape in shapes]
+        by_input = [np.zeros_like(poses), np.zeros_like(activations)]
+        at = [lanes(each.transpose(2, 3).float()) for each in (at_mean, at_combined)]
+        in_parts(_backward, *ctx.arrays, *at, *by_input, *gradients, ctx.iterations)
+        by_pose, by_activation = (torch.from_numpy(each) for each in by_input)
+        by_weight, *rest = (torch.from_numpy(each).sum(0) for each in gradients)
+        *by_matrix, by_vector, by_network, by_last, by_bias = rest
+        by_network[-last:] = by_last.sum(-1)
         to_weight = by_weight[: ctx.slots, :, : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
-        made = (by_pose, by_activation, to_weight, *rest)
+        made = (by_pose, by_activation, to_weight, *by_matrix, by_vector.sum(-1), by_network, by_bias.sum(-1))
         return *(tensor.to(kind) for tensor, kind in zip(made, ctx.dtypes, strict=True)), None, None, None
 
 
 @compiled
-def _product(matrix: Any, start: int, rows: int, depth: int, columns: Any, out: Any) -> None:
-    """Add the product of a matrix [rows, depth], stored in `matrix` from `start`, and columns [depth * COLUMNS]."""
-    for row in range(rows):
-        at = row * COLUMNS
-        for block in range(0, depth, BLOCK):
-            w = matrix[start + row * depth + block : start + row * depth + block + BLOCK]
-            x = columns[block * COLUMNS : (block + BLOCK) * COLUMNS]
-            w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
-            w8, w9, w10, w11, w12, w13, w14, w15 = w[8], w[9], w[10], w[11], w[12], w[13], w[14], w[15]
-            for q in range(COLUMNS):
-                out[at + q] += (
-                    w0 * x[q]
-                    + w1 * x[COLUMNS + q]
-                    + w2 * x[2 * COLUMNS + q]
-                    + w3 * x[3 * COLUMNS + q]
-                    + w4 * x[4 * COLUMNS + q]
-                    + w5 * x[5 * COLUMNS + q]
-                    + w6 * x[6 * COLUMNS + q]
-                    + w7 * x[7 * COLUMNS + q]
-                    + w8 * x[8 * COLUMNS + q]
-                    + w9 * x[9 * COLUMNS + q]
-                    + w10 * x[10 * COLUMNS + q]
-                    + w11 * x[11 * COLUMNS + q]
-                    + w12 * x[12 * COLUMNS + q]
-                    + w13 * x[13 * COLUMNS + q]
-                    + w14 * x[14 * COLUMNS + q]
-                    + w15 * x[15 * COLUMNS + q]
-                )
+def _rows(array: Any, start: Any, stride: Any) -> Any:
+    """Load a vector from each of 8 rows."""
+    return (
+        load(array, start),
+        load(array, start + stride),
+        load(array, start + 2 * stride),
+        load(array, start + 3 * stride),
+        load(array, start + 4 * stride),
+        load(array, start + 5 * stride),
+        load(array, start + 6 * stride),
+        load(array, start + 7 * stride),
+    )
 
 
 @compiled
-def _outer(left: Any, rows: int, right: Any, depth: int, out: Any, start: int) -> None:
-    """Add left [rows * COLUMNS] times the transpose of right [depth * COLUMNS] to `out` from `start`."""
+def _store_rows(array: Any, start: Any, stride: Any, values: Any) -> None:
+    a, b, c, d, e, f, g, h = values
+    store(array, start, a)
+    store(array, start + stride, b)
+    store(array, start + 2 * stride, c)
+    store(array, start + 3 * stride, d)
+    store(array, start + 4 * stride, e)
+    store(array, start + 5 * stride, f)
+    store(array, start + 6 * stride, g)
+    store(array, start + 7 * stride, h)
+
+
+@compiled
+def _add_scaled(values: Any, factors: Any, start: Any, stride: Any, x: Any) -> Any:
+    """Add to each of 8 vectors the vector x times a factor of its own."""
+    a, b, c, d, e, f, g, h = values
+    return (
+        a + load_one(factors, start) * x,
+        b + load_one(factors, start + stride) * x,
+        c + load_one(factors, start + 2 * stride) * x,
+        d + load_one(factors, start + 3 * stride) * x,
+        e + load_one(factors, start + 4 * stride) * x,
+        f + load_one(factors, start + 5 * stride) * x,
+        g + load_one(factors, start + 6 * stride) * x,
+        h + load_one(factors, start + 7 * stride) * x,
+    )
+
+
+@compiled
+def _add_products(sums: Any, packed: Any, at: Any, depth: Any, columns: Any, start: Any, width: Any) -> Any:
+    """Add the products of 8 rows of a packed matrix, from index `at`, and `LANES` columns of [depth, width]."""
+    for k in range(depth):
+        sums = _add_scaled(sums, packed, at + k * ROWS, 1, load(columns, start + k * width))
+    return sums
+
+
+@compiled
+def _pack(matrix: Any, start: Any, rows: Any, depth: Any, packed: Any) -> None:
+    """Store a matrix [rows, depth] as [rows / 8, depth, 8], with both from index `start`."""
     for row in range(rows):
-        at = row * COLUMNS
-        for k in range(0, depth, 4):
+        for k in range(depth):
+            packed[start + (row // ROWS * depth + k) * ROWS + row % ROWS] = matrix[start + row * depth + k]
+
+
+@compiled
+def _pack_transposed(matrix: Any, start: Any, rows: Any, depth: Any, packed: Any) -> None:
+    """Store the transpose of a matrix [rows, depth] as [depth / 8, rows, 8], with both from index `start`."""
+    for row in range(rows):
+        for k in range(depth):
+            packed[start + (k // ROWS * rows + row) * ROWS + k % ROWS] = matrix[start + row * depth + k]
+
+
+@compiled
+def _both_packed(matrix: Any) -> Any:
+    """Return a matrix and its transpose, packed."""
+    packed, transposed = np.empty(matrix.size, np.float32), np.empty(matrix.size, np.float32)
+    rows, depth = matrix.shape
+    _pack(matrix.ravel(), 0, rows, depth, packed)
+    _pack_transposed(matrix.ravel(), 0, rows, depth, transposed)
+    return packed, transposed
+
+
+@compiled
+def _both_packed_networks(network: Any, widths: Any) -> Any:
+    """Return the network with its matrices packed, except for the last, which has one row; and their transposes."""
+    packed, transposed, start = network.copy(), network.copy(), 0
+    for k in range(1, len(widths)):
+        rows, depth = widths[k], widths[k - 1]
+        _pack(network, start, rows, depth, packed)
+        _pack_transposed(network, start, rows, depth, transposed)
+        start += rows * depth
+    return packed, transposed
+
+
+@compiled
+def _zeros() -> Any:
+    z = splat(ZERO)
+    return z, z, z, z, z, z, z, z
+
+
+@compiled
+def _product(
+    packed: Any, at: Any, rows: Any, depth: Any, columns: Any, width: Any, out: Any, start: Any, add: Any
+) -> None:
+    """Set `out` [rows, width], from index `start`, to a packed matrix, from index `at`, times [depth, width].
+
+    With `add`, add the product. Numbers of rows are multiples of 8, widths multiples of `LANES`.
+    """
+    for q in range(0, width, LANES):
+        for row in range(0, rows, ROWS):
+            to = start + row * width + q
+            sums = _rows(out, to, width) if add else _zeros()
+            _store_rows(out, to, width, _add_products(sums, packed, at + row * depth, depth, columns, q, width))
+
+
+@compiled
+def _outer(left: Any, rows: Any, right: Any, depth: Any, width: Any, out: Any, start: Any, turned: Any) -> None:
+    """Add left [rows, width] times the transpose of right [depth, width] to `out` from `start`.
+
+    `turned` is scratch memory for the transpose, whose columns are then the lanes.
+    """
+    for q in range(width):
+        for k in range(depth):
+            turned[q * depth + k] = right[k * width + q]
+    for k in range(0, depth, LANES):
+        for row in range(0, rows, ROWS):
             to = start + row * depth + k
-            x = right[k * COLUMNS : (k + 4) * COLUMNS]
-            s0, s1, s2, s3 = out[to], out[to + 1], out[to + 2], out[to + 3]
-            for q in range(COLUMNS):
-                d = left[at + q]
-                s0 += d * x[q]
-                s1 += d * x[COLUMNS + q]
-                s2 += d * x[2 * COLUMNS + q]
-                s3 += d * x[3 * COLUMNS + q]
-            out[to], out[to + 1], out[to + 2], out[to + 3] = s0, s1, s2, s3
+            sums = _rows(out, to, depth)
+            for q in range(width):
+                sums = _add_scaled(sums, left, row * width + q, width, load(turned, q * depth + k))
+            _store_rows(out, to, depth, sums)
 
 
 @compiled
-def _step(gates: Any, units: int, cell: Any, hidden: Any) -> None:
+def _step(gates: Any, units: Any, cell: Any, hidden: Any) -> None:
     """One step of the cell, in place: gates [4 * units * COLUMNS] and states [units * COLUMNS]."""
-    real = gates.dtype.type
-    one, two = real(1), real(2)
+    highest = splat(HIGHEST)
     for unit in range(units):
-        gate, state = gates[4 * unit * COLUMNS : 4 * (unit + 1) * COLUMNS], cell[unit * COLUMNS : (unit + 1) * COLUMNS]
-        out = hidden[unit * COLUMNS : (unit + 1) * COLUMNS]
-        for q in range(COLUMNS):
+        for q in range(0, COLUMNS, LANES):
+            at, own = 4 * unit * COLUMNS + q, unit * COLUMNS + q
             # sigmoid(x) = 1 / (2 + expm1(-x)), tanh(x) = -expm1(-2x) / (2 + expm1(-2x)); two share a division.
-            i, g = expm1(-gate[q], real), expm1(-two * gate[COLUMNS + q], real)
-            f, o = expm1(-gate[2 * COLUMNS + q] - one, real), expm1(-gate[3 * COLUMNS + q], real)
-            first, second = one / ((two + i) * (two + g)), one / ((two + f) * (two + o))
-            enter, value = first * (two + g), -g * first * (two + i)
-            forget, leave = second * (two + o), second * (two + f)
-            after = enter * value + forget * state[q]
-            t = expm1(-two * after, real)
-            gate[q], gate[COLUMNS + q] = enter, value
-            gate[2 * COLUMNS + q], gate[3 * COLUMNS + q] = forget, leave
-            state[q] = after
-            out[q] = -leave * t / (two + t)
+            i = expm1(at_most(MINUS * load(gates, at), highest))
+            g = expm1(at_most(MINUS_TWO * load(gates, at + COLUMNS), highest))
+            f = expm1(at_most(MINUS * load(gates, at + 2 * COLUMNS) - ONE, highest))
+            o = expm1(at_most(MINUS * load(gates, at + 3 * COLUMNS), highest))
+            once, twice = ONE / ((TWO + i) * (TWO + g)), ONE / ((TWO + f) * (TWO + o))
+            enter, value = once * (TWO + g), MINUS * g * once * (TWO + i)
+            forget, leave = twice * (TWO + o), twice * (TWO + f)
+            after = enter * value + forget * load(cell, own)
+            t = expm1(at_most(MINUS_TWO * after, highest))
+            store(gates, at, enter)
+            store(gates, at + COLUMNS, value)
+            store(gates, at + 2 * COLUMNS, forget)
+            store(gates, at + 3 * COLUMNS, leave)
+            store(cell, own, after)
+            store(hidden, own, MINUS * leave * t / (TWO + t))
 
 
 @compiled
-def _step_adjoint(gates: Any, units: int, before: Any, cell: Any, at_hidden: Any, at_cell: Any) -> None:
+def _step_adjoint(gates: Any, units: Any, before: Any, hidden: Any, at_hidden: Any, at_cell: Any) -> None:
     """Replace the gates' values by the gradients of their inputs, and at_cell by the gradient of `before`."""
-    real = gates.dtype.type
-    one, two = real(1), real(2)
     for unit in range(units):
-        gate, own = gates[4 * unit * COLUMNS : 4 * (unit + 1) * COLUMNS], slice(unit * COLUMNS, (unit + 1) * COLUMNS)
-        was, state, at_out, at_state = before[own], cell[own], at_hidden[own], at_cell[own]
-        for q in range(COLUMNS):
-            enter, value = gate[q], gate[COLUMNS + q]
-            forget, leave = gate[2 * COLUMNS + q], gate[3 * COLUMNS + q]
-            t = expm1(-two * state[q], real)
-            tanh = -t / (two + t)
-            at = at_state[q] + at_out[q] * leave * (one - tanh * tanh)
-            gate[q] = at * value * enter * (one - enter)
-            gate[COLUMNS + q] = at * enter * (one - value * value)
-            gate[2 * COLUMNS + q] = at * was[q] * forget * (one - forget)
-            gate[3 * COLUMNS + q] = at_out[q] * tanh * leave * (one - leave)
-            at_state[q] = at * forget
+        for q in range(0, COLUMNS, LANES):
+            at, own = 4 * unit * COLUMNS + q, unit * COLUMNS + q
+            enter, value = load(gates, at), load(gates, at + COLUMNS)
+            forget, leave = load(gates, at + 2 * COLUMNS), load(gates, at + 3 * COLUMNS)
+            out, at_out = load(hidden, own), load(at_hidden, own)
+            # The hidden state is leave * tanh(state).
+            at_state = load(at_cell, own) + at_out * (leave - out * out / leave)
+            store(gates, at, at_state * value * enter * (ONE - enter))
+            store(gates, at + COLUMNS, at_state * enter * (ONE - value * value))
+            store(gates, at + 2 * COLUMNS, at_state * load(before, own) * forget * (ONE - forget))
+            store(gates, at + 3 * COLUMNS, at_out * out * (ONE - leave))
+            store(at_cell, own, at_state * forget)
 
 
 @compiled
-def _votes(pose: Any, children: Any, weight: Any, each: Any, votes: Any) -> None:
-    """Votes [tiles, 16 * COLUMNS] of a position. `each` [16, LANES] is scratch memory for one slot."""
+def _votes(pose: Any, children: Any, weight: Any, votes: Any) -> None:
+    """Votes of a position, [tiles, 16 * COLUMNS]."""
     for slot in range(len(children)):
-        vote(weight[slot], pose[children[slot]], each)
-        tile, at = votes[slot // TOGETHER], slot % TOGETHER * LANES
-        for d in range(POSE):
-            for j in range(LANES):
-                tile[d * COLUMNS + at + j] = each[d, j]
+        vote(weight, slot, pose[children[slot]], votes[slot // TOGETHER], slot % TOGETHER * LANES, COLUMNS)
 
 
 @compiled
-def _weighed(coupling: Any, values: Any, rows: int, out: Any) -> None:
-    """Add sum_i c_i x_i: coupling [n, LANES], values [tiles, rows * COLUMNS], out [rows, LANES]."""
-    for tile in range(len(values)):
-        c = coupling[tile * TOGETHER : (tile + 1) * TOGETHER].ravel()
+def _weighed(coupling: Any, values: Any, rows: Any, out: Any) -> None:
+    """Set out to sum_i c_i x_i: coupling [n, LANES], values [tiles, rows * COLUMNS], out [rows, LANES]."""
+    for row in range(0, rows, ROWS):
+        sums = _zeros()
+        for slot in range(len(coupling)):
+            x = (slot // TOGETHER * rows + row) * COLUMNS + slot % TOGETHER * LANES
+            c = load(coupling, slot * LANES)
+            a, b, d, e, f, g, h, i = sums
+            v = _rows(values, x, COLUMNS)
+            sums = (
+                a + c * v[0],
+                b + c * v[1],
+                d + c * v[2],
+                e + c * v[3],
+                f + c * v[4],
+                g + c * v[5],
+                h + c * v[6],
+                i + c * v[7],
+            )
+        _store_rows(out, row * LANES, LANES, sums)
+
+
+@compiled
+def _weighed_adjoint(coupling: Any, values: Any, rows: Any, at_out: Any, at_coupling: Any, at_values: Any) -> None:
+    """Add the gradients of `_weighed`."""
+    for slot in range(len(coupling)):
+        start, c = (slot // TOGETHER * rows) * COLUMNS + slot % TOGETHER * LANES, load(coupling, slot * LANES)
+        found = load(at_coupling, slot * LANES)
         for row in range(rows):
-            x, to = values[tile, row * COLUMNS : (row + 1) * COLUMNS], out[row]
-            for j in range(LANES):
-                to[j] += (
-                    c[j] * x[j]
-                    + c[LANES + j] * x[LANES + j]
-                    + c[2 * LANES + j] * x[2 * LANES + j]
-                    + c[3 * LANES + j] * x[3 * LANES + j]
-                )
+            x, at = start + row * COLUMNS, load(at_out, row * LANES)
+            found = found + at * load(values, x)
+            store(at_values, x, load(at_values, x) + at * c)
+        store(at_coupling, slot * LANES, found)
 
 
 @compiled
-def _softmax(logits: Any, slots: int, out: Any) -> None:
+def _softmax(logits: Any, slots: Any, out: Any) -> None:
     """Softmax over the first `slots` rows of [n, LANES]. The other rows become zero."""
-    real = logits.dtype.type
-    for j in range(LANES):
-        highest = logits[0, j]
-        for slot in range(1, slots):
-            highest = max(highest, logits[slot, j])
-        total = real(0)
-        for slot in range(slots):
-            out[slot, j] = np.exp(logits[slot, j] - highest)
-            total += out[slot, j]
-        for slot in range(slots):
-            out[slot, j] /= total
-        for slot in range(slots, len(logits)):
-            out[slot, j] = real(0)
+    highest, added = load(logits, 0), splat(ZERO)
+    for slot in range(1, slots):
+        highest = at_least(highest, load(logits, slot * LANES))
+    for slot in range(slots):
+        power = exp(load(logits, slot * LANES) - highest)
+        added = added + power
+        store(out, slot * LANES, power)
+    inverse = ONE / added
+    for slot in range(slots):
+        store(out, slot * LANES, load(out, slot * LANES) * inverse)
+    out[slots:] = ZERO
 
 
 @compiled
-def _affine(out: Any, bias: Any, factor: Any, values: Any) -> None:
-    for q in range(COLUMNS):
-        out[q] = bias + factor * values[q]
+def _softmax_adjoint(coupling: Any, at_coupling: Any, at_logits: Any) -> None:
+    mean = splat(ZERO)
+    for at in range(0, coupling.size, LANES):
+        mean = mean + load(coupling, at) * load(at_coupling, at)
+    for at in range(0, coupling.size, LANES):
+        store(at_logits, at, load(coupling, at) * (load(at_coupling, at) - mean))
 
 
 @compiled
-def _gather(out: Any, fixed: Any, shared: Any, factor: Any, coupling: Any) -> None:
-    """Sum of all inputs of a gate's row [COLUMNS] except for the hidden state."""
+def _fixed_inputs(
+    votes: Any, activation: Any, children: Any, tile: Any, from_vote: Any, vectors: Any, rows: Any, fixed: Any
+) -> None:
+    """Sum of all inputs of the gates that are equal in all iterations, [rows * COLUMNS]."""
+    one = splat(ONE)
     for slot in range(TOGETHER):
-        at = slot * LANES
-        for j in range(LANES):
-            out[at + j] = fixed[at + j] + shared[j] + factor * coupling[at + j]
+        seen, q = splat(activation[children[tile * TOGETHER + slot]]), slot * LANES
+        for row in range(0, rows, ROWS):
+            sums = _add_scaled(_add_scaled(_zeros(), vectors[0], row, 1, one), vectors[1], row, 1, seen)
+            sums = _add_products(sums, from_vote, row * POSE, POSE, votes, q, COLUMNS)
+            _store_rows(fixed, row * COLUMNS + q, COLUMNS, sums)
+
+
+@compiled
+def _inputs(
+    fixed: Any,
+    shared: Any,
+    by_coupling: Any,
+    coupling: Any,
+    tile: Any,
+    from_hidden: Any,
+    units: Any,
+    hidden: Any,
+    has_hidden: Any,
+    gates: Any,
+) -> None:
+    """Inputs of the gates [4 * units * COLUMNS]."""
+    for slot in range(TOGETHER):
+        q, share = slot * LANES, load(coupling, (tile * TOGETHER + slot) * LANES)
+        for row in range(0, 4 * units, ROWS):
+            a, b, c, d, e, f, g, h = _rows(fixed, row * COLUMNS + q, COLUMNS)
+            s = _rows(shared, row * LANES, LANES)
+            sums = (a + s[0], b + s[1], c + s[2], d + s[3], e + s[4], f + s[5], g + s[6], h + s[7])
+            sums = _add_scaled(sums, by_coupling, row, 1, share)
+            if has_hidden:
+                sums = _add_products(sums, from_hidden, row * units, units, hidden, q, COLUMNS)
+            _store_rows(gates, row * COLUMNS + q, COLUMNS, sums)
 
 
 @compiled
@@ -292,9 +429,9 @@ def _route(
     network: Any,
     biases: Any,
     widths: Any,
-    slots: int,
-    iterations: int,
-    kept: int,
+    slots: Any,
+    iterations: Any,
+    kept: Any,
     fixed: Any,
     shared: Any,
     gates: Any,
@@ -307,69 +444,80 @@ def _route(
 ) -> None:
     """All iterations of one position.
 
-    votes [tiles, 16 * COLUMNS]; fixed [tiles, 4U * COLUMNS]; shared [4U, LANES]; logits [n, LANES]; coupling
+    votes [tiles, 16 * COLUMNS]; fixed [tiles, 4U * COLUMNS]; shared [4U * LANES]; logits [n, LANES]; coupling
     [T + 1, n, LANES], starting with uniform coupling; means [T + 1, 16, LANES]. With `kept` 1, the states of all
     iterations are kept: gates, layers, cells, hiddens [T, tiles, rows * COLUMNS]. With 0, there is room for one tile of
     gates and layers, and for one iteration of cells and hiddens.
     """
-    real = votes.dtype.type
     tiles, units = len(votes), widths[0]
-    rows, seen = 4 * units, np.empty(COLUMNS, votes.dtype)
-    coupling[0] = real(0)
-    coupling[0, :slots] = real(1) / real(slots)
-    means[0] = real(0)
+    rows = 4 * units
+    coupling[0] = ZERO
+    coupling[0, :slots] = ONE / np.float32(slots)
     _weighed(coupling[0], votes, POSE, means[0])
     for tile in range(tiles):
-        for slot in range(TOGETHER):
-            seen[slot * LANES : (slot + 1) * LANES] = activation[children[tile * TOGETHER + slot]]
-        for row in range(rows):
-            _affine(fixed[tile, row * COLUMNS : (row + 1) * COLUMNS], vectors[0, row], vectors[1, row], seen)
-        _product(from_vote, 0, rows, POSE, votes[tile], fixed[tile])
+        _fixed_inputs(votes[tile], activation, children, tile, from_vote, vectors, rows, fixed[tile])
     for t in range(iterations):
         now, last = t * kept, (t - 1) * kept
-        for row in range(rows):
-            for j in range(LANES):
-                shared[row, j] = real(0)
-            for d in range(POSE):
-                for j in range(LANES):
-                    shared[row, j] += from_pose[row * POSE + d] * means[t, d, j]
+        _product(from_pose, 0, rows, POSE, means[t], LANES, shared, 0, False)
         for tile in range(tiles):
             gate, layer = gates[now, tile * kept], layers[now, tile * kept]
             cell, hidden = cells[now, tile], hiddens[now, tile]
-            seen[:] = coupling[t, tile * TOGETHER : (tile + 1) * TOGETHER].ravel()
-            for row in range(rows):
-                at = slice(row * COLUMNS, (row + 1) * COLUMNS)
-                _gather(gate[at], fixed[tile, at], shared[row], vectors[2, row], seen)
-            if t:
-                _product(from_hidden, 0, rows, units, hiddens[last, tile], gate)
-                if kept:
-                    cell[:] = cells[last, tile]
-            else:
-                cell[:] = real(0)
+            if t == 0:
+                cell[:] = ZERO
+            elif kept:
+                cell[:] = cells[last, tile]
+            _inputs(
+                fixed[tile], shared, vectors[2], coupling[t], tile, from_hidden, units, hiddens[last, tile], t > 0, gate
+            )
             _step(gate, units, cell, hidden)
-            _network(hidden, network, biases, widths, layer, logits[tile * TOGETHER : (tile + 1) * TOGETHER].ravel())
+            _network(hidden, network, biases, widths, layer, logits, tile)
         _softmax(logits, slots, coupling[t + 1])
-        means[t + 1] = real(0)
         _weighed(coupling[t + 1], votes, POSE, means[t + 1])
 
 
 @compiled
-def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, logits: Any) -> None:
+def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, logits: Any, tile: Any) -> None:
     """The compatibility network on hidden states [U * COLUMNS]. `layer` stores the hidden layers one after another."""
-    real = hidden.dtype.type
     read, weight, bias, start = hidden, 0, 0, 0
+    one, zero = splat(ONE), splat(ZERO)
     for k in range(1, len(widths)):
         out = layer[start : start + widths[k] * COLUMNS]
-        for row in range(widths[k]):
-            for q in range(COLUMNS):
-                out[row * COLUMNS + q] = biases[bias + row]
-        _product(network, weight, widths[k], widths[k - 1], read, out)
-        for q in range(len(out)):
-            out[q] = max(out[q], real(0))
+        for q in range(0, COLUMNS, LANES):
+            for row in range(0, widths[k], ROWS):
+                sums = _add_scaled(_zeros(), biases, bias + row, 1, one)
+                at = weight + row * widths[k - 1]
+                a, b, c, d, e, f, g, h = _add_products(sums, network, at, widths[k - 1], read, q, COLUMNS)
+                positive = (
+                    at_least(a, zero),
+                    at_least(b, zero),
+                    at_least(c, zero),
+                    at_least(d, zero),
+                    at_least(e, zero),
+                    at_least(f, zero),
+                    at_least(g, zero),
+                    at_least(h, zero),
+                )
+                _store_rows(out, row * COLUMNS + q, COLUMNS, positive)
         weight, bias, start, read = weight + widths[k] * widths[k - 1], bias + widths[k], start + len(out), out
-    for q in range(COLUMNS):
-        logits[q] = biases[bias]
-    _product(network, weight, 1, widths[-1], read, logits)
+    a = b = c = d = splat(biases[bias])
+    for k in range(widths[-1]):
+        w, at = network[weight + k], k * COLUMNS
+        a, b = a + w * load(read, at), b + w * load(read, at + LANES)
+        c, d = c + w * load(read, at + 2 * LANES), d + w * load(read, at + 3 * LANES)
+    to = tile * COLUMNS
+    store(logits, to, a)
+    store(logits, to + LANES, b)
+    store(logits, to + 2 * LANES, c)
+    store(logits, to + 3 * LANES, d)
+
+
+@compiled
+def _sum_columns(values: Any, rows: Any, sums: Any, start: Any) -> None:
+    """Add the vectors of each row of [rows, COLUMNS] to those of sums, from row `start`."""
+    for row in range(rows):
+        at, to = row * COLUMNS, (start + row) * LANES
+        a, b = load(values, at) + load(values, at + LANES), load(values, at + 2 * LANES) + load(values, at + 3 * LANES)
+        store(sums, to, load(sums, to) + (a + b))
 
 
 @compiled
@@ -380,13 +528,18 @@ def _network_adjoint(
     widths: Any,
     layer: Any,
     at_logits: Any,
+    tile: Any,
     at_layer: Any,
     at_hidden: Any,
     at_network: Any,
+    at_last: Any,
     at_biases: Any,
+    turned: Any,
 ) -> None:
-    """Set at_hidden [U * COLUMNS], and add the network's gradients. `transposed` holds the transposed matrices."""
-    real = hidden.dtype.type
+    """Add the gradients of hidden [U * COLUMNS] and of the network. `transposed` holds the transposed matrices.
+
+    The gradients of the last matrix and of the biases, at_last and at_biases, are vectors that are still to be summed.
+    """
     last = len(widths) - 1
     weight, bias = 0, 0
     for k in range(1, len(widths)):
@@ -394,30 +547,27 @@ def _network_adjoint(
     start = len(layer)
     read = hidden if last == 0 else layer[start - widths[last] * COLUMNS :]
     at_read = at_hidden if last == 0 else at_layer[start - widths[last] * COLUMNS :]
-    for row in range(widths[last]):
-        total = real(0)
-        for q in range(COLUMNS):
-            at_read[row * COLUMNS + q] = network[weight + row] * at_logits[q]
-            total += read[row * COLUMNS + q] * at_logits[q]
-        at_network[weight + row] += total
-    for q in range(COLUMNS):
-        at_biases[bias] += at_logits[q]
+    if last:
+        at_read[:] = ZERO
+    for slot in range(TOGETHER):
+        at = load(at_logits, (tile * TOGETHER + slot) * LANES)
+        store(at_biases, bias * LANES, load(at_biases, bias * LANES) + at)
+        for row in range(widths[last]):
+            own, to = row * COLUMNS + slot * LANES, row * LANES
+            store(at_read, own, load(at_read, own) + network[weight + row] * at)
+            store(at_last, to, load(at_last, to) + load(read, own) * at)
     for k in range(last, 0, -1):
         size = widths[k] * COLUMNS
         start, weight, bias = start - size, weight - widths[k] * widths[k - 1], bias - widths[k]
         out, at_out = layer[start : start + size], at_layer[start : start + size]
         for q in range(size):
-            if out[q] <= real(0):
-                at_out[q] = real(0)
+            at_out[q] = ZERO if out[q] <= ZERO else at_out[q]
         before = widths[k - 1] * COLUMNS
         read = hidden if k == 1 else layer[start - before : start]
         at_read = at_hidden if k == 1 else at_layer[start - before : start]
-        _outer(at_out, widths[k], read, widths[k - 1], at_network, weight)
-        for row in range(widths[k]):
-            for q in range(COLUMNS):
-                at_biases[bias + row] += at_out[row * COLUMNS + q]
-        at_read[:] = real(0)
-        _product(transposed, weight, widths[k - 1], widths[k], at_out, at_read)
+        _outer(at_out, widths[k], read, widths[k - 1], COLUMNS, at_network, weight, turned)
+        _sum_columns(at_out, widths[k], at_biases, bias)
+        _product(transposed, weight, widths[k - 1], widths[k], at_out, COLUMNS, at_read, 0, k == 1)
 
 
 @kernel
@@ -442,27 +592,26 @@ def _forward(
     iterations: int,
 ) -> None:
     """Poses [B, P, 16, LANES], means of cell states [B, P, U, LANES] and the last coupling [B, P, n, LANES]."""
-    batch, kind = len(poses), poses.dtype
+    batch, kind = len(poses), np.float32
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
-    pose_, vote_, hidden_ = from_pose.ravel(), from_vote.ravel(), from_hidden.ravel()
-    each = np.empty((POSE, LANES), kind)
+    pose_, vote_, hidden_ = _both_packed(from_pose)[0], _both_packed(from_vote)[0], _both_packed(from_hidden)[0]
+    network_, _ = _both_packed_networks(network, widths)
     votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, 4 * units * COLUMNS), kind)
-    shared, gates = np.empty((4 * units, LANES), kind), np.empty((1, 1, 4 * units * COLUMNS), kind)
+    shared, gates = np.empty(4 * units * LANES, kind), np.empty((1, 1, 4 * units * COLUMNS), kind)
     cells, hiddens = np.empty((1, tiles, units * COLUMNS), kind), np.empty((1, tiles, units * COLUMNS), kind)
     layers = np.empty((1, 1, (widths.sum() - units) * COLUMNS), kind)
     logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
     means = np.empty((iterations + 1, POSE, LANES), kind)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            _votes(poses[b], children[p], weight, each, votes)
+            _votes(poses[b], children[p], weight, votes)
             _route(
-                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
+                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network_, biases, widths,
                 slots, iterations, 0, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
             )  # fmt: skip
             mean[b, p] = means[iterations]
             coupling[b, p] = shares[iterations]
-            combined[b, p] = 0
             _weighed(shares[iterations], cells[0], units, combined[b, p])
 
 
@@ -492,45 +641,46 @@ def _backward(
     at_from_hidden: Any,
     at_vectors: Any,
     at_network: Any,
+    at_last: Any,
     at_biases: Any,
     iterations: int,
 ) -> None:
-    """Add to the gradients. Each part has its own gradients of parameters."""
-    batch, kind = len(poses), poses.dtype
+    """Add to the gradients. Each part has its own gradients of parameters.
+
+    Those of vectors and biases, and of the network's last matrix, have another axis, the lanes.
+    """
+    batch, kind = len(poses), np.float32
     positions, padded = children.shape
     tiles, units = padded // TOGETHER, widths[0]
     rows, deep = 4 * units, widths.sum() - units
-    pose_, vote_, hidden_ = from_pose.ravel(), from_vote.ravel(), from_hidden.ravel()
-    vote_back, hidden_back = from_vote.T.copy().ravel(), from_hidden.T.copy().ravel()
-    network_back = _transposed(network, widths)
-    real = poses.dtype.type
-    each = np.empty((POSE, LANES), kind)
+    (pose_, pose_back), (vote_, vote_back) = _both_packed(from_pose), _both_packed(from_vote)
+    (hidden_, hidden_back), (network_, network_back) = _both_packed(from_hidden), _both_packed_networks(network, widths)
     votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, rows * COLUMNS), kind)
-    shared, gates = np.empty((rows, LANES), kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
+    shared, gates = np.empty(rows * LANES, kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
     cells = np.empty((iterations, tiles, units * COLUMNS), kind)
     hiddens, none = np.empty_like(cells), np.zeros(units * COLUMNS, kind)
     layers, at_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
     logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
-    means = np.empty((iterations + 1, POSE, LANES), kind)
+    means, turned = np.empty((iterations + 1, POSE, LANES), kind), np.empty(max(widths.max(), POSE) * COLUMNS, kind)
     at_votes, at_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
-    at_next, at_hidden = np.empty((tiles, units * COLUMNS), kind), np.empty(units * COLUMNS, kind)
+    at_hidden = np.empty((tiles, units * COLUMNS), kind)
     at_shares, at_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
     at_logits, at_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
     to_pose, to_vote = at_from_pose[part].ravel(), at_from_vote[part].ravel()
     to_hidden, to_vectors = at_from_hidden[part].ravel(), at_vectors[part]
-    to_network, to_biases = at_network[part], at_biases[part]
+    to_network, to_last, to_biases = at_network[part], at_last[part], at_biases[part]
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            _votes(poses[b], children[p], weight, each, votes)
+            _votes(poses[b], children[p], weight, votes)
             _route(
-                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network, biases, widths,
+                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network_, biases, widths,
                 slots, iterations, 1, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
             )  # fmt: skip
-            at_votes[:] = real(0)
-            at_cell[:] = real(0)
-            at_next[:] = real(0)
-            at_next_shares[:] = real(0)
-            fixed[:] = real(0)  # from here on, the gradient of `fixed`
+            at_votes[:] = ZERO
+            at_cell[:] = ZERO
+            at_hidden[:] = ZERO
+            at_next_shares[:] = ZERO
+            fixed[:] = ZERO  # from here on, the gradient of `fixed`
             at_mu[:] = at_mean[b, p]
             for t in range(iterations - 1, -1, -1):
                 share = shares[t + 1]
@@ -538,126 +688,77 @@ def _backward(
                 if t == iterations - 1:
                     _weighed_adjoint(share, cells[t], units, at_combined[b, p], at_next_shares, at_cell)
                 _softmax_adjoint(share, at_next_shares, at_logits)
-                at_shares[:] = real(0)
-                shared[:] = real(0)
+                at_shares[:] = ZERO
+                shared[:] = ZERO
                 for tile in range(tiles):
-                    own = slice(tile * TOGETHER, (tile + 1) * TOGETHER)
                     _network_adjoint(
-                        hiddens[t, tile], network, network_back, widths, layers[t, tile], at_logits[own].ravel(),
-                        at_layer, at_hidden, to_network, to_biases,
+                        hiddens[t, tile], network, network_back, widths, layers[t, tile], at_logits, tile,
+                        at_layer, at_hidden[tile], to_network, to_last, to_biases, turned,
                     )  # fmt: skip
-                    for q in range(units * COLUMNS):
-                        at_hidden[q] += at_next[tile, q]
-                    before = cells[t - 1, tile] if t else none
-                    gate = gates[t, tile]
-                    _step_adjoint(gate, units, before, cells[t, tile], at_hidden, at_cell[tile])
-                    at_next[tile] = real(0)
+                    gate, before = gates[t, tile], cells[t - 1, tile] if t else none
+                    _step_adjoint(gate, units, before, hiddens[t, tile], at_hidden[tile], at_cell[tile])
                     if t:
-                        _outer(gate, rows, hiddens[t - 1, tile], units, to_hidden, 0)
-                        _product(hidden_back, 0, units, rows, gate, at_next[tile])
-                    _gates_adjoint(gate, vectors[2], shares[t, own], fixed[tile], shared, at_shares[own], to_vectors[2])
-                _shared_adjoint(shared, pose_, means[t], at_mu, to_pose)
+                        _outer(gate, rows, hiddens[t - 1, tile], units, COLUMNS, to_hidden, 0, turned)
+                        _product(hidden_back, 0, units, rows, gate, COLUMNS, at_hidden[tile], 0, False)
+                    _inputs_adjoint(gate, vectors[2], shares[t], tile, fixed[tile], shared, at_shares, to_vectors[2])
+                _outer(shared, rows, means[t].ravel(), POSE, LANES, to_pose, 0, turned)
+                _product(pose_back, 0, POSE, rows, shared, LANES, at_mu, 0, False)
                 at_next_shares[:] = at_shares
             # at_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
             _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
             for tile in range(tiles):
-                own = children[p, tile * TOGETHER : (tile + 1) * TOGETHER]
-                _outer(fixed[tile], rows, votes[tile], POSE, to_vote, 0)
-                _product(vote_back, 0, POSE, rows, fixed[tile], at_votes[tile])
-                _fixed_adjoint(fixed[tile], activations[b], own, vectors[1], at_activations[b], to_vectors)
+                _outer(fixed[tile], rows, votes[tile], POSE, COLUMNS, to_vote, 0, turned)
+                _product(vote_back, 0, POSE, rows, fixed[tile], COLUMNS, at_votes[tile], 0, True)
+                _fixed_adjoint(
+                    fixed[tile], activations[b], children[p], tile, vectors[1], at_activations[b], to_vectors
+                )
             for slot in range(slots):
-                tile, at = at_votes[slot // TOGETHER], slot % TOGETHER * LANES
-                for d in range(POSE):
-                    for j in range(LANES):
-                        each[d, j] = tile[d * COLUMNS + at + j]
-                child = children[p, slot]
-                vote_adjoint(weight[slot], poses[b, child], each, at_weight[part, slot], at_poses[b, child])
+                child, tile, at = children[p, slot], at_votes[slot // TOGETHER], slot % TOGETHER * LANES
+                vote_adjoint(weight, slot, poses[b, child], tile, at, COLUMNS, at_weight[part], at_poses[b, child])
 
 
 @compiled
-def _transposed(network: Any, widths: Any) -> Any:
-    """Transpose each matrix of the network in its place."""
-    out, start = np.empty_like(network), 0
-    for k in range(1, len(widths)):
-        rows, depth = widths[k], widths[k - 1]
-        for row in range(rows):
-            for column in range(depth):
-                out[start + column * rows + row] = network[start + row * depth + column]
-        start += rows * depth
-    return out
-
-
-@compiled
-def _weighed_adjoint(coupling: Any, values: Any, rows: int, at_out: Any, at_coupling: Any, at_values: Any) -> None:
-    """Add the gradients of `_weighed`."""
-    repeated = np.empty(COLUMNS, coupling.dtype)
-    for row in range(rows):
-        for slot in range(TOGETHER):
-            repeated[slot * LANES : (slot + 1) * LANES] = at_out[row]
-        for tile in range(len(values)):
-            own, part = slice(tile * TOGETHER, (tile + 1) * TOGETHER), slice(row * COLUMNS, (row + 1) * COLUMNS)
-            c, at_c = coupling[own].ravel(), at_coupling[own].ravel()
-            x, at_x = values[tile, part], at_values[tile, part]
-            for q in range(COLUMNS):
-                at_c[q] += repeated[q] * x[q]
-                at_x[q] += repeated[q] * c[q]
-
-
-@compiled
-def _softmax_adjoint(coupling: Any, at_coupling: Any, at_logits: Any) -> None:
-    mean = np.zeros(LANES, coupling.dtype)
-    for slot in range(len(coupling)):
-        for j in range(LANES):
-            mean[j] += coupling[slot, j] * at_coupling[slot, j]
-    for slot in range(len(coupling)):
-        for j in range(LANES):
-            at_logits[slot, j] = coupling[slot, j] * (at_coupling[slot, j] - mean[j])
-
-
-@compiled
-def _gates_adjoint(
-    at_gates: Any, by_coupling: Any, coupling: Any, at_fixed: Any, at_shared: Any, at_coupling: Any, to_vector: Any
+def _inputs_adjoint(
+    at_gates: Any,
+    by_coupling: Any,
+    coupling: Any,
+    tile: Any,
+    at_fixed: Any,
+    at_shared: Any,
+    at_coupling: Any,
+    to_vector: Any,
 ) -> None:
-    """Gradients of all inputs of the gates [4U * COLUMNS] except for the hidden state."""
-    real = at_gates.dtype.type
-    for row in range(len(at_shared)):
-        total = real(0)
-        for slot in range(TOGETHER):
-            at = row * COLUMNS + slot * LANES
-            for j in range(LANES):
-                d = at_gates[at + j]
-                at_fixed[at + j] += d
-                at_shared[row, j] += d
-                at_coupling[slot, j] += by_coupling[row] * d
-                total += d * coupling[slot, j]
-        to_vector[row] += total
-
-
-@compiled
-def _shared_adjoint(at_shared: Any, from_pose: Any, mean: Any, at_mean: Any, to_pose: Any) -> None:
-    """Set at_mean [16, LANES] and add the gradient of from_pose [4U * 16]."""
-    real = mean.dtype.type
-    at_mean[:] = real(0)
-    for row in range(len(at_shared)):
-        for d in range(POSE):
-            total, w = real(0), from_pose[row * POSE + d]
-            for j in range(LANES):
-                at_mean[d, j] += w * at_shared[row, j]
-                total += at_shared[row, j] * mean[d, j]
-            to_pose[row * POSE + d] += total
+    """Add the gradients of all inputs of the gates [4U * COLUMNS] except for the hidden state."""
+    for slot in range(TOGETHER):
+        own = (tile * TOGETHER + slot) * LANES
+        share, found = load(coupling, own), splat(ZERO)
+        for row in range(len(by_coupling)):
+            at, to = row * COLUMNS + slot * LANES, row * LANES
+            d = load(at_gates, at)
+            found = found + by_coupling[row] * d
+            store(at_fixed, at, load(at_fixed, at) + d)
+            store(at_shared, to, load(at_shared, to) + d)
+            store(to_vector, to, load(to_vector, to) + share * d)
+        store(at_coupling, own, found)
 
 
 @compiled
 def _fixed_adjoint(
-    at_fixed: Any, activation: Any, children: Any, by_activation: Any, at_activation: Any, to_vectors: Any
+    at_fixed: Any,
+    activation: Any,
+    children: Any,
+    tile: Any,
+    by_activation: Any,
+    at_activation: Any,
+    to_vectors: Any,
 ) -> None:
     """Add the gradients of the activations, their weights and the bias."""
-    real = at_fixed.dtype.type
-    for row in range(len(by_activation)):
-        for slot in range(TOGETHER):
-            total = real(0)
-            for j in range(LANES):
-                total += at_fixed[row * COLUMNS + slot * LANES + j]
-            to_vectors[0, row] += total
-            to_vectors[1, row] += total * activation[children[slot]]
-            at_activation[children[slot]] += total * by_activation[row]
+    for slot in range(TOGETHER):
+        child = children[tile * TOGETHER + slot]
+        seen, found = splat(activation[child]), splat(ZERO)
+        for row in range(len(by_activation)):
+            d, to = load(at_fixed, row * COLUMNS + slot * LANES), row * LANES
+            found = found + by_activation[row] * d
+            store(to_vectors[0], to, load(to_vectors[0], to) + d)
+            store(to_vectors[1], to, load(to_vectors[1], to) + seen * d)
+        at_activation[child] += first(total(found))

@@ -13,9 +13,18 @@ from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES, SHARE, VARIANCE
-from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes, vote, vote_adjoint
+from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
+from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.vector import at_least, at_most, exp, expm1, first, largest, load, log, splat, store
+from recaps.nn.kernels.vector import total as sum_of_lanes
 
-LOG_2_PI = POSE * math.log(2 * math.pi)
+#: Values of the votes of a slot, and of the components that are processed at a time.
+SIZE, TOGETHER = POSE * LANES, 4 * LANES
+ZERO, HALF, ONE, TWO, SIXTEEN, MINUS = (np.float32(number) for number in (0, 0.5, 1, 2, POSE, -1))
+SMALLEST_SHARE, TWICE_SMALLEST_SHARE, SMALLEST_VARIANCE = np.float32(SHARE), np.float32(2 * SHARE), np.float32(VARIANCE)
+CONSTANT = np.float32(POSE * math.log(2 * math.pi))
+#: Below all logits.
+LOWEST = np.float32(-1e30)
 
 
 def fused_em_routing(
@@ -46,7 +55,7 @@ class _FusedEM(torch.autograd.Function):
         fields: Fields,
         temperatures: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        kind = torch.promote_types(poses.dtype, torch.float32)
+        kind = torch.float32
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
         arrays = [
             array(poses.to(kind)),
@@ -94,7 +103,7 @@ class _FusedEM(torch.autograd.Function):
             np.zeros((threads, LANES), real),
         )
         scratch = np.empty((threads, 2, positions, slots, LANES), real)
-        at = (lanes(at_mean.transpose(2, 3)), lanes(at_activation))
+        at = (lanes(at_mean.transpose(2, 3).float()), lanes(at_activation.float()))
         in_parts(_backward, *ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
         by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -104,14 +113,12 @@ class _FusedEM(torch.autograd.Function):
 
 
 @compiled
-def _sum_of_logs(values: Any, sums: Any) -> None:
-    """Sum of logarithms over the 16 values of a pose, as logarithms of products of two: [16, LANES] to [LANES]."""
-    width = values.shape[-1]
-    for j in range(width):
-        sums[j] = 0
-    for h in range(0, POSE, 2):
-        for j in range(width):
-            sums[j] += np.log(values[h, j] * values[h + 1, j])
+def _sum_of_logs(values: Any) -> Any:
+    """Sum of logarithms over the 16 values of a pose, as logarithms of products of two."""
+    found = splat(ZERO)
+    for at in range(0, values.size, 2 * LANES):
+        found = found + log(load(values, at) * load(values, at + LANES))
+    return found
 
 
 @kernel
@@ -134,116 +141,134 @@ def _forward(
 ) -> None:
     """Shapes: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance [T, B, P, 16, LANES], total and
     activation [T, B, P, LANES]."""
-    width = weight.shape[-1]
     steps, batch, positions, slots = coupling.shape[:4]
-    real = poses.dtype
-    votes, offset = np.empty((slots, POSE, width), real), np.empty(width, real)
-    highest, sums = np.empty(poses.shape[1], real), np.empty(poses.shape[1], real)
+    votes, share = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
+    highest, sums = np.empty((poses.shape[1], LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
+    present = _present(outputs)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for t in range(steps):
             for p in range(positions):
                 for s in range(slots):
-                    vote(weight[s], poses[b, children[p, s]], votes[s])
+                    vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
                 own = (mean[t, b, p], variance[t, b, p], total[t, b, p])
-                _maximise(votes, activations[b], children[p], coupling[t, b, p], *own)
-                _activate(*own, beta_u, beta_a, temperatures[t], activation[t, b, p], offset)
+                _maximise(votes, activations[b], children[p], coupling[t, b, p], share, *own)
+                offset = _activate(
+                    variance[t, b, p], total[t, b, p], beta_u, beta_a, temperatures[t], activation[t, b, p]
+                )
                 if t + 1 < steps:
                     _log_densities(votes, mean[t, b, p], variance[t, b, p], offset, coupling[t + 1, b, p])
             if t + 1 < steps:
-                _softmax_over_parents(coupling[t + 1, b], children, outputs, highest, sums)
+                _softmax_over_parents(coupling[t + 1, b], children, present, highest, sums)
 
 
 @compiled
-def _maximise(votes: Any, activations: Any, children: Any, coupling: Any, mean: Any, variance: Any, total: Any) -> None:
-    """Mean, variance and total weight of the votes at one position."""
-    width = votes.shape[-1]
-    real = votes.dtype.type
-    slots = len(children)
-    share = np.empty(width, votes.dtype)
-    mean[:] = real(0)
-    variance[:] = real(0)
-    total[:] = real(0)
-    for s in range(slots):
-        for j in range(width):
-            share[j] = coupling[s, j] * activations[children[s]]
-            total[j] += share[j]
-        for h in range(POSE):
-            for j in range(width):
-                mean[h, j] += share[j] * votes[s, h, j]
-    for h in range(POSE):
-        for j in range(width):
-            mean[h, j] /= total[j] + real(SHARE)
-    for s in range(slots):
-        for j in range(width):
-            share[j] = coupling[s, j] * activations[children[s]]
-        for h in range(POSE):
-            for j in range(width):
-                off = votes[s, h, j] - mean[h, j]
-                variance[h, j] += share[j] * off * off
-    for h in range(POSE):
-        for j in range(width):
-            variance[h, j] = variance[h, j] / (total[j] + real(SHARE)) + real(VARIANCE)
+def _present(outputs: Any) -> Any:
+    """Return two rows of `LANES` values: 1 for lanes that hold an output, else 0; and 0, else a very low number."""
+    rows = np.zeros((2, LANES), np.float32)
+    rows[0, :outputs] = ONE
+    rows[1, outputs:] = LOWEST
+    return rows
 
 
 @compiled
-def _activate(
-    mean: Any, variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any, offset: Any
+def _maximise(
+    votes: Any, activations: Any, children: Any, coupling: Any, share: Any, mean: Any, variance: Any, total: Any
 ) -> None:
-    """Activation, and the part of the log density that is equal for all votes."""
-    width = variance.shape[-1]
-    real = variance.dtype.type
-    _sum_of_logs(variance, offset)
-    for j in range(width):
-        cost = total[j] * (real(POSE) * beta_u[j] + real(0.5) * offset[j])
-        logit = temperature * (beta_a[j] - cost)
-        activation[j] = real(1) / (real(1) + np.exp(-logit))
-        log_activation = -np.log(real(1) + np.exp(-logit)) if logit > real(-30) else logit
-        offset[j] = log_activation - real(0.5) * (offset[j] + real(LOG_2_PI))
+    """Mean, variance and total weight of the votes at one position; `share` [n, LANES] is scratch memory."""
+    slots, added = len(children), splat(ZERO)
+    for s in range(slots):
+        weight = load(coupling, s * LANES) * splat(activations[children[s]])
+        store(share, s * LANES, weight)
+        added = added + weight
+    store(total, 0, added)
+    inverse = ONE / (added + SMALLEST_SHARE)
+    for at in range(0, SIZE, TOGETHER):
+        w = x = y = z = splat(ZERO)
+        for s in range(slots):
+            weight, v = load(share, s * LANES), s * SIZE + at
+            w, x = w + weight * load(votes, v), x + weight * load(votes, v + LANES)
+            y, z = y + weight * load(votes, v + 2 * LANES), z + weight * load(votes, v + 3 * LANES)
+        m0, m1, m2, m3 = w * inverse, x * inverse, y * inverse, z * inverse
+        w = x = y = z = splat(ZERO)
+        for s in range(slots):
+            weight, v = load(share, s * LANES), s * SIZE + at
+            d0, d1 = load(votes, v) - m0, load(votes, v + LANES) - m1
+            d2, d3 = load(votes, v + 2 * LANES) - m2, load(votes, v + 3 * LANES) - m3
+            w, x, y, z = w + weight * d0 * d0, x + weight * d1 * d1, y + weight * d2 * d2, z + weight * d3 * d3
+        _store_four(mean, at, m0, m1, m2, m3)
+        s0, s1, s2, s3 = w * inverse, x * inverse, y * inverse, z * inverse
+        _store_four(
+            variance, at, s0 + SMALLEST_VARIANCE, s1 + SMALLEST_VARIANCE, s2 + SMALLEST_VARIANCE, s3 + SMALLEST_VARIANCE
+        )
+
+
+@compiled
+def _load_four(array: Any, at: Any) -> Any:
+    return load(array, at), load(array, at + LANES), load(array, at + 2 * LANES), load(array, at + 3 * LANES)
+
+
+@compiled
+def _store_four(array: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    store(array, at, a)
+    store(array, at + LANES, b)
+    store(array, at + 2 * LANES, c)
+    store(array, at + 3 * LANES, d)
+
+
+@compiled
+def _activate(variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any) -> Any:
+    """Write the activation, and return the part of the log density that is equal for all votes."""
+    logs = _sum_of_logs(variance)
+    cost = load(total, 0) * (SIXTEEN * load(beta_u, 0) + HALF * logs)
+    logit = temperature * (load(beta_a, 0) - cost)
+    store(activation, 0, ONE / (TWO + expm1(MINUS * logit)))
+    # log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))
+    below = at_most(logit, splat(ZERO))
+    log_activation = below - log(ONE + exp(below + below - logit))
+    return log_activation - HALF * (logs + CONSTANT)
 
 
 @compiled
 def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: Any) -> None:
-    width = votes.shape[-1]
-    real = votes.dtype.type
-    precision = np.empty((POSE, width), votes.dtype)
-    for h in range(POSE):
-        for j in range(width):
-            precision[h, j] = real(0.5) / variance[h, j]
-    for s in range(len(votes)):
-        for j in range(width):
-            logits[s, j] = offset[j]
-        for h in range(POSE):
-            for j in range(width):
-                off = votes[s, h, j] - mean[h, j]
-                logits[s, j] -= off * off * precision[h, j]
+    slots = len(votes)
+    for s in range(slots):
+        store(logits, s * LANES, offset)
+    for at in range(0, SIZE, TOGETHER):
+        m0, m1, m2, m3 = _load_four(mean, at)
+        v0, v1, v2, v3 = _load_four(variance, at)
+        p0, p1, p2, p3 = HALF / v0, HALF / v1, HALF / v2, HALF / v3
+        for s in range(slots):
+            v, to = s * SIZE + at, s * LANES
+            d0, d1 = load(votes, v) - m0, load(votes, v + LANES) - m1
+            d2, d3 = load(votes, v + 2 * LANES) - m2, load(votes, v + 3 * LANES) - m3
+            store(logits, to, load(logits, to) - ((d0 * d0 * p0 + d1 * d1 * p1) + (d2 * d2 * p2 + d3 * d3 * p3)))
 
 
 @compiled
-def _softmax_over_parents(logits: Any, children: Any, outputs: int, highest: Any, sums: Any) -> None:
+def _softmax_over_parents(logits: Any, children: Any, present: Any, highest: Any, sums: Any) -> None:
     """Softmax in place over all entries [P, n, outputs] of the same input capsule. The other lanes become zero."""
-    width = logits.shape[-1]
-    real = logits.dtype.type
     positions, slots = children.shape
-    highest[:] = real(-np.inf)
-    sums[:] = real(0)
+    highest[:] = LOWEST
+    sums[:] = ZERO
+    is_output, absent = load(present, 0), load(present, LANES)
     for p in range(positions):
         for s in range(slots):
-            top = highest[children[p, s]]
-            for j in range(outputs):
-                top = max(top, logits[p, s, j])
-            highest[children[p, s]] = top
+            at = children[p, s] * LANES
+            store(highest, at, at_least(load(highest, at), load(logits, (p * slots + s) * LANES) + absent))
+    for at in range(0, highest.size, LANES):
+        store(highest, at, largest(load(highest, at)))
     for p in range(positions):
         for s in range(slots):
-            top, added = highest[children[p, s]], real(0)
-            for j in range(width):
-                logits[p, s, j] = np.exp(logits[p, s, j] - top) if j < outputs else real(0)
-            for j in range(outputs):
-                added += logits[p, s, j]
-            sums[children[p, s]] += added
+            own, at = (p * slots + s) * LANES, children[p, s] * LANES
+            power = is_output * exp(load(logits, own) - load(highest, at))
+            store(logits, own, power)
+            store(sums, at, load(sums, at) + power)
+    for at in range(0, sums.size, LANES):
+        store(sums, at, ONE / sum_of_lanes(load(sums, at)))
     for p in range(positions):
         for s in range(slots):
-            for j in range(width):
-                logits[p, s, j] /= sums[children[p, s]]
+            own = (p * slots + s) * LANES
+            store(logits, own, load(logits, own) * load(sums, children[p, s] * LANES))
 
 
 @kernel
@@ -274,199 +299,146 @@ def _backward(
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES] and activation [B, P, LANES].
     Each part has its own gradients of weight and betas."""
-    width = weight.shape[-1]
     steps, batch, positions, slots = coupling.shape[:4]
-    real = poses.dtype.type
-    votes = np.empty((slots, POSE, width), poses.dtype)
-    at_mean, at_variance = np.empty((POSE, width), poses.dtype), np.empty((POSE, width), poses.dtype)
-    at_logit, at_total = np.empty(width, poses.dtype), np.empty(width, poses.dtype)
-    sums = np.empty(poses.shape[1], poses.dtype)
-    at_coupling, at_density = scratch[part, 0], scratch[part, 1]
+    votes, at_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    at_mean, at_variance = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    precision, sums = np.empty((POSE, LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
+    at_coupling, at_density, is_output = scratch[part, 0], scratch[part, 1], load(_present(outputs), 0)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
-        at_density[:] = real(0)
+        at_density[:] = ZERO
         for t in range(steps - 1, -1, -1):
             if t + 1 < steps:
-                _softmax_adjoint(coupling[t + 1, b], children, outputs, at_coupling, at_density, sums)
+                _softmax_adjoint(coupling[t + 1, b], children, at_coupling, at_density, sums)
             for p in range(positions):
                 for s in range(slots):
-                    vote(weight[s], poses[b, children[p, s]], votes[s])
-                own = (mean[t, b, p], variance[t, b, p])
+                    vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
+                own, on = (mean[t, b, p], variance[t, b, p]), load(activation[t, b, p], 0)
+                for at in range(0, SIZE, LANES):
+                    store(precision, at, ONE / load(variance[t, b, p], at))
                 if t + 1 == steps:
                     at_mean[:] = given_mean[b, p]
-                    at_variance[:] = real(0)
-                    for j in range(width):
-                        on = activation[t, b, p, j]
-                        at_logit[j] = given_activation[b, p, j] * on * (real(1) - on)
+                    at_variance[:] = ZERO
+                    at_logit = load(given_activation[b, p], 0) * on * (ONE - on)
                 else:
-                    _density_adjoint(votes, *own, activation[t, b, p], at_density[p], at_mean, at_variance, at_logit)
-                _activation_adjoint(
+                    at_offset = _density_adjoint(votes, mean[t, b, p], precision, at_density[p], at_mean, at_variance)
+                    at_logit = at_offset * (ONE - on)
+                at_total = _activation_adjoint(
                     *own,
-                    total[t, b, p],
+                    precision,
+                    load(total[t, b, p], 0),
                     beta_u,
                     temperatures[t],
-                    outputs,
+                    is_output,
                     at_logit,
                     at_mean,
                     at_variance,
-                    at_total,
                     at_beta_u[part],
                     at_beta_a[part],
                 )
-                _maximisation_adjoint(
-                    votes,
-                    *own,
-                    total[t, b, p],
-                    coupling[t, b, p],
-                    activations[b],
-                    children[p],
-                    outputs,
-                    at_mean,
-                    at_variance,
-                    at_total,
-                    at_density[p],
-                    weight,
-                    poses[b],
-                    at_coupling[p],
-                    at_activations[b],
-                    at_weight[part],
-                    at_poses[b],
-                )
+                inverse = ONE / (load(total[t, b, p], 0) + SMALLEST_SHARE)
+                for s in range(slots):
+                    child, at = children[p, s], s * LANES
+                    seen, shares = splat(activations[b, child]), load(coupling[t, b, p], at)
+                    at_share = _vote_adjoint(
+                        votes[s],
+                        *own,
+                        precision,
+                        shares * seen * inverse,
+                        load(at_density[p], at),
+                        at_mean,
+                        at_variance,
+                        at_vote,
+                    )
+                    at_weighed = is_output * (at_total + at_share * inverse)
+                    at_activations[b, child] += first(sum_of_lanes(at_weighed * shares))
+                    store(at_coupling[p], at, at_weighed * seen)
+                    vote_adjoint(weight, s, poses[b, child], at_vote, 0, LANES, at_weight[part], at_poses[b, child])
 
 
 @compiled
-def _softmax_adjoint(coupling: Any, children: Any, outputs: int, at_coupling: Any, at_logits: Any, sums: Any) -> None:
-    width = coupling.shape[-1]
+def _softmax_adjoint(coupling: Any, children: Any, at_coupling: Any, at_logits: Any, sums: Any) -> None:
     positions, slots = children.shape
-    sums[:] = coupling.dtype.type(0)
+    sums[:] = ZERO
     for p in range(positions):
         for s in range(slots):
-            added = sums[children[p, s]]
-            for j in range(outputs):
-                added += coupling[p, s, j] * at_coupling[p, s, j]
-            sums[children[p, s]] = added
+            own, at = (p * slots + s) * LANES, children[p, s] * LANES
+            store(sums, at, load(sums, at) + load(coupling, own) * load(at_coupling, own))
+    for at in range(0, sums.size, LANES):
+        store(sums, at, sum_of_lanes(load(sums, at)))
     for p in range(positions):
         for s in range(slots):
-            for j in range(width):
-                at_logits[p, s, j] = coupling[p, s, j] * (at_coupling[p, s, j] - sums[children[p, s]])
+            own = (p * slots + s) * LANES
+            off = load(at_coupling, own) - load(sums, children[p, s] * LANES)
+            store(at_logits, own, load(coupling, own) * off)
 
 
 @compiled
-def _density_adjoint(
-    votes: Any,
-    mean: Any,
-    variance: Any,
-    activation: Any,
-    at_density: Any,
-    at_mean: Any,
-    at_variance: Any,
-    at_logit: Any,
-) -> None:
-    """Gradients through the log densities, except for those of the votes."""
-    width = votes.shape[-1]
-    real = votes.dtype.type
-    at_mean[:] = real(0)
-    at_variance[:] = real(0)
-    at_logit[:] = real(0)
-    precision = np.empty((POSE, width), votes.dtype)
-    for h in range(POSE):
-        for j in range(width):
-            precision[h, j] = real(1) / variance[h, j]
-    for s in range(len(votes)):
-        for j in range(width):
-            at_logit[j] += at_density[s, j]
-        for h in range(POSE):
-            for j in range(width):
-                off = (votes[s, h, j] - mean[h, j]) * precision[h, j]
-                at_mean[h, j] += at_density[s, j] * off
-                at_variance[h, j] += at_density[s, j] * off * off
-    for h in range(POSE):
-        for j in range(width):
-            at_variance[h, j] = real(0.5) * (at_variance[h, j] - at_logit[j] * precision[h, j])
-    for j in range(width):
-        at_logit[j] *= real(1) - activation[j]
+def _density_adjoint(votes: Any, mean: Any, precision: Any, at_density: Any, at_mean: Any, at_variance: Any) -> Any:
+    """Set the gradients of mean and variance through the log densities, and return that of their common part."""
+    slots, at_offset = len(votes), splat(ZERO)
+    for s in range(slots):
+        at_offset = at_offset + load(at_density, s * LANES)
+    for at in range(0, SIZE, 2 * LANES):
+        m0, m1, p0, p1 = load(mean, at), load(mean, at + LANES), load(precision, at), load(precision, at + LANES)
+        w = x = y = z = splat(ZERO)
+        for s in range(slots):
+            d, v = load(at_density, s * LANES), s * SIZE + at
+            off0, off1 = (load(votes, v) - m0) * p0, (load(votes, v + LANES) - m1) * p1
+            d0, d1 = d * off0, d * off1
+            w, x, y, z = w + d0, x + d1, y + d0 * off0, z + d1 * off1
+        store(at_mean, at, w)
+        store(at_mean, at + LANES, x)
+        store(at_variance, at, HALF * (y - at_offset * p0))
+        store(at_variance, at + LANES, HALF * (z - at_offset * p1))
+    return at_offset
 
 
 @compiled
 def _activation_adjoint(
     mean: Any,
     variance: Any,
+    precision: Any,
     total: Any,
     beta_u: Any,
     temperature: Any,
-    outputs: int,
+    is_output: Any,
     at_logit: Any,
     at_mean: Any,
     at_variance: Any,
-    at_total: Any,
     at_beta_u: Any,
     at_beta_a: Any,
-) -> None:
-    width = variance.shape[-1]
-    real = variance.dtype.type
-    logs = np.empty(width, variance.dtype)
-    _sum_of_logs(variance, logs)
-    for j in range(width):
-        at_cost = -temperature * at_logit[j]
-        at_total[j] = at_cost * (real(POSE) * beta_u[j] + real(0.5) * logs[j])
-        logs[j] = real(0.5) * at_cost * total[j]
-        if j < outputs:
-            at_beta_a[j] += temperature * at_logit[j]
-            at_beta_u[j] += at_cost * total[j] * real(POSE)
-    for h in range(POSE):
-        for j in range(width):
-            at_variance[h, j] += logs[j] / variance[h, j]
-            # The divisor of the mean is slightly larger than the sum of weights, so deviations do not cancel exactly.
-            at_mean[h, j] -= real(2 * SHARE) / (total[j] + real(SHARE)) * mean[h, j] * at_variance[h, j]
+) -> Any:
+    """Add the gradients of mean, variance and betas through the activation, and return that of the total weight."""
+    at_cost = MINUS * temperature * at_logit
+    at_total = at_cost * (SIXTEEN * load(beta_u, 0) + HALF * _sum_of_logs(variance))
+    store(at_beta_a, 0, load(at_beta_a, 0) + is_output * temperature * at_logit)
+    store(at_beta_u, 0, load(at_beta_u, 0) + is_output * at_cost * total * SIXTEEN)
+    # The divisor of the mean is slightly larger than the sum of weights, so deviations do not cancel exactly.
+    at_logs, correction = HALF * at_cost * total, TWICE_SMALLEST_SHARE / (total + SMALLEST_SHARE)
+    for at in range(0, SIZE, LANES):
+        at_v = load(at_variance, at) + at_logs * load(precision, at)
+        store(at_variance, at, at_v)
+        store(at_mean, at, load(at_mean, at) - correction * load(mean, at) * at_v)
+    return at_total
 
 
 @compiled
-def _maximisation_adjoint(
+def _vote_adjoint(
     votes: Any,
     mean: Any,
     variance: Any,
-    total: Any,
-    coupling: Any,
-    activations: Any,
-    children: Any,
-    outputs: int,
+    precision: Any,
+    share: Any,
+    at_density: Any,
     at_mean: Any,
     at_variance: Any,
-    at_total: Any,
-    at_density: Any,
-    weight: Any,
-    poses: Any,
-    at_coupling: Any,
-    at_activations: Any,
-    at_weight: Any,
-    at_poses: Any,
-) -> None:
-    """Gradients of votes through mean, variance and log density, and from them those of weights and poses."""
-    width = votes.shape[-1]
-    real = votes.dtype.type
-    at_votes = np.empty((POSE, width), votes.dtype)
-    precision, inverse = np.empty((POSE, width), votes.dtype), np.empty(width, votes.dtype)
-    share, at_share = np.empty(width, votes.dtype), np.empty(width, votes.dtype)
-    for j in range(width):
-        inverse[j] = real(1) / (total[j] + real(SHARE))
-    for h in range(POSE):
-        for j in range(width):
-            precision[h, j] = real(1) / variance[h, j]
-    for s in range(len(children)):
-        child = children[s]
-        for j in range(width):
-            share[j] = coupling[s, j] * activations[child] * inverse[j]
-            at_share[j] = real(0)
-        for h in range(POSE):
-            for j in range(width):
-                off = votes[s, h, j] - mean[h, j]
-                spread = variance[h, j] - real(VARIANCE)
-                at_share[j] += off * at_mean[h, j] + (off * off - spread) * at_variance[h, j]
-                from_moments = share[j] * (at_mean[h, j] + real(2) * at_variance[h, j] * off)
-                at_votes[h, j] = from_moments - at_density[s, j] * off * precision[h, j]
-        added = at_activations[child]
-        for j in range(width):
-            at_weighed = at_total[j] + at_share[j] * inverse[j] if j < outputs else real(0)
-            added += at_weighed * coupling[s, j]
-            at_coupling[s, j] = at_weighed * activations[child]
-        at_activations[child] = added
-        vote_adjoint(weight[s], poses[child], at_votes, at_weight[s], at_poses[child])
+    at_vote: Any,
+) -> Any:
+    """Set the gradient of a vote through mean, variance and log density, and return that of its share."""
+    at_share = splat(ZERO)
+    for at in range(0, SIZE, LANES):
+        off, at_m, at_v = load(votes, at) - load(mean, at), load(at_mean, at), load(at_variance, at)
+        spread = load(variance, at) - SMALLEST_VARIANCE
+        at_share = at_share + (off * at_m + (off * off - spread) * at_v)
+        store(at_vote, at, share * (at_m + TWO * at_v * off) - at_density * off * load(precision, at))
+    return at_share

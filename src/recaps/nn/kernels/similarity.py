@@ -14,7 +14,13 @@ from torch.autograd.function import once_differentiable
 
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
-from recaps.nn.kernels.compiled import POSE, array, compiled, expm1, in_parts, kernel, lanes, vote, vote_adjoint
+from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
+from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.vector import at_least, exp, first, load, splat, store, total
+
+#: Values of the votes of a slot.
+SIZE = POSE * LANES
+ZERO, ONE, TWO, MINUS = (np.float32(number) for number in (0, 1, 2, -1))
 
 
 def fused_clusters(
@@ -55,7 +61,7 @@ class _FusedClusters(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         *tensors, fields, iterations = arguments
         poses, log_activations, weight, mixture, precisions, lambda2, inverse = tensors
-        kind = torch.promote_types(poses.dtype, torch.float32)
+        kind = torch.float32
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
         arrays = [
             array(poses.to(kind)),
@@ -99,7 +105,7 @@ class _FusedClusters(torch.autograd.Function):
             np.zeros((threads, LANES), real),
             np.zeros((threads, LANES), real),
         ]
-        at = [lanes(at_mean.transpose(2, 3)), lanes(at_agreement), lanes(at_presence)]
+        at = [lanes(each.float()) for each in (at_mean.transpose(2, 3), at_agreement, at_presence)]
         in_parts(_backward, *ctx.arrays, *ctx.state, *at, *gradients)
         by_pose, by_log, by_weight, by_mixture, *by_lane = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -109,12 +115,36 @@ class _FusedClusters(torch.autograd.Function):
 
 
 @compiled
-def _power(exponents: Any, powers: Any) -> None:
-    """exp of values that are zero or negative, clipped at -30: [LANES]."""
-    width = exponents.shape[-1]
-    real = exponents.dtype.type
-    for j in range(width):
-        powers[j] = max(real(1) + expm1(exponents[j], real), real(0))
+def _mixture(squared: Any, mixture: Any, precisions: Any) -> Any:
+    """Similarity of votes at squared distances from a mean: a mixture of Gaussians."""
+    found = splat(ZERO)
+    for q in range(len(mixture)):
+        found = found + mixture[q] * exp(MINUS * squared * load(precisions, q * LANES))
+    return found
+
+
+@compiled
+def _squared_distance(votes: Any, start: Any, mean: Any) -> Any:
+    a = b = splat(ZERO)
+    for at in range(0, SIZE, 2 * LANES):
+        off, other = load(votes, start + at) - load(mean, at), load(votes, start + at + LANES) - load(mean, at + LANES)
+        a, b = a + off * off, b + other * other
+    return a + b
+
+
+@compiled
+def _weighed(coupling: Any, votes: Any, mean: Any) -> None:
+    """Set mean [16, LANES] to sum_i c_i V_i."""
+    for at in range(0, SIZE, 4 * LANES):
+        w = x = y = z = splat(ZERO)
+        for s in range(len(coupling)):
+            c, v = load(coupling, s * LANES), s * SIZE + at
+            w, x = w + c * load(votes, v), x + c * load(votes, v + LANES)
+            y, z = y + c * load(votes, v + 2 * LANES), z + c * load(votes, v + 3 * LANES)
+        store(mean, at, w)
+        store(mean, at + LANES, x)
+        store(mean, at + 2 * LANES, y)
+        store(mean, at + 3 * LANES, z)
 
 
 @kernel
@@ -136,77 +166,44 @@ def _forward(
 ) -> None:
     """Shapes: coupling and similarity [B, P, T, n, LANES]; mean [B, P, T + 1, 16, LANES], starting with the unweighted
     mean; sums [B, P, 2, LANES], agreement and presence."""
-    width = weight.shape[-1]
     batch, positions, steps, slots = coupling.shape[:4]
-    real = poses.dtype.type
-    votes = np.empty((slots, POSE, width), poses.dtype)
-    squared, exponent, power = (
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-    )
+    votes, uniform = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
+    uniform[:] = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            mean[b, p, 0] = real(0)
             for s in range(slots):
-                vote(weight[s], poses[b, children[p, s]], votes[s])
-                for h in range(POSE):
-                    for j in range(width):
-                        mean[b, p, 0, h, j] += votes[s, h, j]
-            for h in range(POSE):
-                for j in range(width):
-                    mean[b, p, 0, h, j] /= real(slots)
+                vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
+            _weighed(uniform, votes, mean[b, p, 0])
             for t in range(steps):
                 for s in range(slots):
-                    squared[:] = real(0)
-                    for h in range(POSE):
-                        for j in range(width):
-                            off = votes[s, h, j] - mean[b, p, t, h, j]
-                            squared[j] += off * off
-                    similarity[b, p, t, s] = real(0)
-                    for q in range(len(mixture)):
-                        for j in range(width):
-                            exponent[j] = -squared[j] * precisions[q, j]
-                        _power(exponent, power)
-                        for j in range(width):
-                            similarity[b, p, t, s, j] += mixture[q] * power[j]
-                    for j in range(width):
-                        pull = lambda2[j] * log_activations[b, children[p, s]]
-                        coupling[b, p, t, s, j] = (similarity[b, p, t, s, j] + pull) * inverse[j]
-                _softmax(coupling[b, p, t], exponent, power, squared)
-                mean[b, p, t + 1] = real(0)
-                for s in range(slots):
-                    for h in range(POSE):
-                        for j in range(width):
-                            mean[b, p, t + 1, h, j] += coupling[b, p, t, s, j] * votes[s, h, j]
-            sums[b, p] = real(0)
+                    squared = _squared_distance(votes, s * SIZE, mean[b, p, t])
+                    similar = _mixture(squared, mixture, precisions)
+                    store(similarity[b, p, t], s * LANES, similar)
+                    pull = load(lambda2, 0) * splat(log_activations[b, children[p, s]])
+                    store(coupling[b, p, t], s * LANES, (similar + pull) * load(inverse, 0))
+                _softmax(coupling[b, p, t])
+                _weighed(coupling[b, p, t], votes, mean[b, p, t + 1])
+            agreement = presence = splat(ZERO)
             for s in range(slots):
-                for j in range(width):
-                    share = coupling[b, p, steps - 1, s, j]
-                    sums[b, p, 0, j] += share * similarity[b, p, steps - 1, s, j]
-                    sums[b, p, 1, j] += share * log_activations[b, children[p, s]]
+                share = load(coupling[b, p, steps - 1], s * LANES)
+                agreement = agreement + share * load(similarity[b, p, steps - 1], s * LANES)
+                presence = presence + share * splat(log_activations[b, children[p, s]])
+            store(sums[b, p], 0, agreement)
+            store(sums[b, p], LANES, presence)
 
 
 @compiled
-def _softmax(logits: Any, exponent: Any, power: Any, total: Any) -> None:
-    """Softmax in place over the slots of [n, LANES]. The other arguments are scratch memory."""
-    width = logits.shape[-1]
-    real = logits.dtype.type
-    highest = logits[0].copy()
-    total[:] = real(0)
-    for s in range(len(logits)):
-        for j in range(width):
-            highest[j] = max(highest[j], logits[s, j])
-    for s in range(len(logits)):
-        for j in range(width):
-            exponent[j] = logits[s, j] - highest[j]
-        _power(exponent, power)
-        for j in range(width):
-            logits[s, j] = power[j]
-            total[j] += power[j]
-    for s in range(len(logits)):
-        for j in range(width):
-            logits[s, j] /= total[j]
+def _softmax(logits: Any) -> None:
+    """Softmax in place over the slots of [n, LANES]."""
+    highest, added = load(logits, 0), splat(ZERO)
+    for at in range(LANES, logits.size, LANES):
+        highest = at_least(highest, load(logits, at))
+    for at in range(0, logits.size, LANES):
+        power = exp(load(logits, at) - highest)
+        added = added + power
+        store(logits, at, power)
+    for at in range(0, logits.size, LANES):
+        store(logits, at, load(logits, at) / added)
 
 
 @kernel
@@ -237,84 +234,63 @@ def _backward(
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES], agreement and presence
     [B, P, LANES]. Each part has its own gradients of parameters, and each lane its own gradient of the mixture."""
-    width = weight.shape[-1]
     batch, positions, steps, slots = coupling.shape[:4]
-    real = poses.dtype.type
-    votes, at_votes = np.empty((slots, POSE, width), poses.dtype), np.empty((slots, POSE, width), poses.dtype)
-    at_mean, before = np.empty((POSE, width), poses.dtype), np.empty((POSE, width), poses.dtype)
-    at_coupling = np.empty((slots, width), poses.dtype)
-    common, squared, slope = (
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-    )
-    exponent, power, at_similarity = (
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-        np.empty(width, poses.dtype),
-    )
+    votes, at_votes = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, POSE, LANES), np.float32)
+    at_mean, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    at_coupling, zero = np.empty((slots, LANES), np.float32), splat(ZERO)
+    each = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
             for s in range(slots):
-                vote(weight[s], poses[b, children[p, s]], votes[s])
-            at_votes[:] = real(0)
+                vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
+            at_votes[:] = ZERO
             at_mean[:] = given_mean[b, p]
+            to_agreement, to_presence = load(given_agreement[b, p], 0), load(given_presence[b, p], 0)
             for t in range(steps - 1, -1, -1):
-                last = t == steps - 1
-                common[:] = real(0)
+                shares, similar = coupling[b, p, t], similarity[b, p, t]
+                common = zero
                 for s in range(slots):
-                    log = log_activations[b, children[p, s]]
-                    for j in range(width):
-                        at_coupling[s, j] = (
-                            given_agreement[b, p, j] * similarity[b, p, t, s, j] + given_presence[b, p, j] * log
-                            if last
-                            else real(0)
-                        )
-                    for h in range(POSE):
-                        for j in range(width):
-                            at_coupling[s, j] += at_mean[h, j] * votes[s, h, j]
-                            at_votes[s, h, j] += coupling[b, p, t, s, j] * at_mean[h, j]
-                    for j in range(width):
-                        common[j] += coupling[b, p, t, s, j] * at_coupling[s, j]
-                before[:] = real(0)
+                    share, at_share = load(shares, s * LANES), zero
+                    for at in range(0, SIZE, LANES):
+                        v, at_m = s * SIZE + at, load(at_mean, at)
+                        at_share = at_share + at_m * load(votes, v)
+                        store(at_votes, v, load(at_votes, v) + share * at_m)
+                    at_share = at_share + to_agreement * load(similar, s * LANES)
+                    at_share = at_share + to_presence * splat(log_activations[b, children[p, s]])
+                    store(at_coupling, s * LANES, at_share)
+                    common = common + share * at_share
+                before[:] = ZERO
                 for s in range(slots):
-                    child = children[p, s]
-                    log, to_log = log_activations[b, child], real(0)
-                    squared[:] = real(0)
-                    slope[:] = real(0)
-                    for j in range(width):
-                        share = coupling[b, p, t, s, j]
-                        at_logit = share * (at_coupling[s, j] - common[j])
-                        at_similarity[j] = at_logit * inverse[j]
-                        at_lambda2[part, j] += at_logit * log * inverse[j]
-                        at_inverse[part, j] += at_logit * (similarity[b, p, t, s, j] + lambda2[j] * log)
-                        to_log += at_logit * lambda2[j] * inverse[j]
-                        if last:
-                            at_similarity[j] += given_agreement[b, p, j] * share
-                            to_log += given_presence[b, p, j] * share
-                    at_logs[b, child] += to_log
-                    for h in range(POSE):
-                        for j in range(width):
-                            off = votes[s, h, j] - mean[b, p, t, h, j]
-                            squared[j] += off * off
+                    child, at = children[p, s], s * LANES
+                    log, share = splat(log_activations[b, child]), load(shares, at)
+                    at_logit = share * (load(at_coupling, at) - common)
+                    scaled = at_logit * load(inverse, 0)
+                    _add(at_lambda2[part], 0, scaled * log)
+                    _add(at_inverse[part], 0, at_logit * (load(similar, at) + load(lambda2, 0) * log))
+                    at_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
+                    at_similarity = scaled + to_agreement * share
+                    squared, slope = _squared_distance(votes, s * SIZE, mean[b, p, t]), zero
                     for q in range(len(mixture)):
-                        for j in range(width):
-                            exponent[j] = -squared[j] * precisions[q, j]
-                        _power(exponent, power)
-                        for j in range(width):
-                            weighed = at_similarity[j] * power[j]
-                            at_mixture[part, q, j] += weighed
-                            at_precisions[part, q, j] -= weighed * mixture[q] * squared[j]
-                            slope[j] -= weighed * mixture[q] * precisions[q, j]
-                    for h in range(POSE):
-                        for j in range(width):
-                            moved = real(2) * slope[j] * (votes[s, h, j] - mean[b, p, t, h, j])
-                            at_votes[s, h, j] += moved
-                            before[h, j] -= moved
+                        precision = load(precisions, q * LANES)
+                        weighed = at_similarity * exp(MINUS * squared * precision)
+                        _add(at_mixture[part], q * LANES, weighed)
+                        weighed = mixture[q] * weighed
+                        _add(at_precisions[part], q * LANES, MINUS * weighed * squared)
+                        slope = slope - weighed * precision
+                    slope = TWO * slope
+                    for at in range(0, SIZE, LANES):
+                        moved = slope * (load(votes, s * SIZE + at) - load(mean[b, p, t], at))
+                        _add(at_votes, s * SIZE + at, moved)
+                        _add(before, at, MINUS * moved)
                 at_mean[:] = before
+                to_agreement, to_presence = zero, zero  # only the last iteration has these outputs
             for s in range(slots):
-                for h in range(POSE):
-                    for j in range(width):
-                        at_votes[s, h, j] += at_mean[h, j] / real(slots)
-                child = children[p, s]
-                vote_adjoint(weight[s], poses[b, child], at_votes[s], at_weight[part, s], at_poses[b, child])
+                for at in range(0, SIZE, LANES):
+                    _add(at_votes, s * SIZE + at, each * load(at_mean, at))
+                own = poses[b, children[p, s]], at_votes, s * SIZE, LANES, at_weight[part], at_poses[b, children[p, s]]
+                vote_adjoint(weight, s, *own)
+
+
+@compiled
+def _add(array: Any, at: Any, vector: Any) -> None:
+    store(array, at, load(array, at) + vector)

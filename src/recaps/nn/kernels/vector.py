@@ -1,9 +1,9 @@
 """Vectors of `LANES` float32 values for compiled functions.
 
-There are `load`, `store`, `splat`, `first`, `total`, `largest`, `sqrt` and `exp`. Vectors also have `+`, `-`, `*` and
-`/`, with one another and with float32 numbers. A vector stays in registers; with registers of 256 bits, in two. Loops
-over arrays of `LANES` values are half as fast: the compiler does not know that the arrays do not overlap, and prepares
-each loop for any length.
+The functions are `load`, `load_one`, `store`, `splat`, `first`, `total`, `totals`, `largest`, `at_least`, `at_most`,
+`sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32 numbers. A
+vector stays in registers; with registers of 256 bits, in two. Loops over arrays of `LANES` values are half as fast: the
+compiler does not know that the arrays do not overlap, and prepares each loop for any length.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import FAST, compiled
 
 _REAL, _INTEGER = ir.FloatType(), ir.IntType(32)
+_BITS = LANES.bit_length() - 1
 _REALS, _INTEGERS = ir.VectorType(_REAL, LANES), ir.VectorType(_INTEGER, LANES)
 _FLAGS = tuple(sorted(FAST))
 
@@ -56,7 +57,8 @@ def load(context: Any, array: Any, start: Any) -> Any:
     """Return `LANES` values of a contiguous float32 array from index `start` of the flat array."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        loaded = builder.load(_place(context, builder, signature, values))
+        pointer = builder.bitcast(_place(context, builder, signature, values), _REALS.as_pointer())
+        loaded = builder.load(pointer)
         loaded.align = 4
         return loaded
 
@@ -68,7 +70,8 @@ def store(context: Any, array: Any, start: Any, vector: Any) -> Any:
     """Write a vector to a contiguous float32 array, from index `start` of the flat array."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[2], _place(context, builder, signature, values)).align = 4
+        pointer = builder.bitcast(_place(context, builder, signature, values), _REALS.as_pointer())
+        builder.store(values[2], pointer).align = 4
         return context.get_dummy_value()
 
     return types.void(array, types.intp, VECTOR), write
@@ -78,7 +81,7 @@ def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     kind = signature.args[0]
     assert (kind.dtype, kind.layout) == (types.float32, "C"), f"{kind} is not a contiguous float32 array"
     array = context.make_array(kind)(context, builder, values[0])
-    return builder.bitcast(builder.gep(array.data, [values[1]]), _REALS.as_pointer())
+    return builder.gep(array.data, [values[1]])
 
 
 @intrinsic
@@ -86,11 +89,25 @@ def splat(context: Any, value: Any) -> Any:
     """Return a vector of equal values."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        undefined = ir.Constant(_REALS, ir.Undefined)
-        first = builder.insert_element(undefined, values[0], ir.Constant(_INTEGER, 0))
-        return builder.shuffle_vector(first, undefined, ir.Constant(_INTEGERS, [0] * LANES))
+        return _repeated(builder, values[0])
 
     return VECTOR(types.float32), write
+
+
+@intrinsic
+def load_one(context: Any, array: Any, place: Any) -> Any:
+    """Return a vector of equal values: that of an array at index `place` of the flat array, which is not negative."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _repeated(builder, builder.load(_place(context, builder, signature, values)))
+
+    return VECTOR(array, types.intp), write
+
+
+def _repeated(builder: Any, value: Any) -> Any:
+    undefined = ir.Constant(_REALS, ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(_INTEGER, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(_INTEGERS, [0] * LANES))
 
 
 def _with_operator(function: Callable[..., Any], instruction: str) -> None:
@@ -154,6 +171,50 @@ def total(context: Any, vector: Any) -> Any:
 
 
 @intrinsic
+def totals(
+    context: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    e: Any,
+    f: Any,
+    g: Any,
+    h: Any,
+    i: Any,
+    j: Any,
+    k: Any,
+    l: Any,  # noqa: E741
+    m: Any,
+    n: Any,
+    o: Any,
+    p: Any,
+) -> Any:
+    """Return a vector whose lanes are the sums of all lanes of 16 vectors, one of each.
+
+    Each round adds halves of pairs of vectors, so that it has half as many vectors as the round before.
+    """
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        vectors, size = list(values), LANES  # `size` lanes of each sum
+        while size > 1:
+            half, groups = size // 2, LANES // size
+            starts = [start for vector in (0, LANES) for start in range(vector, vector + groups * size, size)]
+            parts = [[start + shift + lane for start in starts for lane in range(half)] for shift in (0, half)]
+            low, high = (ir.Constant(_INTEGERS, part) for part in parts)
+            pairs = zip(vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :], strict=True)
+            vectors = [
+                builder.fadd(builder.shuffle_vector(x, y, low), builder.shuffle_vector(x, y, high), flags=_FLAGS)
+                for x, y in pairs
+            ]
+            size = half
+        order = [sum(((lane >> bit) & 1) << (_BITS - 1 - bit) for bit in range(_BITS)) for lane in range(LANES)]
+        return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(_INTEGERS, order))
+
+    return VECTOR(*[VECTOR] * LANES), write
+
+
+@intrinsic
 def largest(context: Any, vector: Any) -> Any:
     """Return the largest value of all lanes, in all lanes; any of the values if one is NaN."""
     return VECTOR(VECTOR), _over_lanes(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
@@ -175,14 +236,23 @@ def sqrt(context: Any, vector: Any) -> Any:
     return VECTOR(VECTOR), _called("sqrt")
 
 
-@intrinsic
-def _above(context: Any, vector: Any, bound: Any) -> Any:
-    """Replace values below a bound by the bound; NaN stays."""
-
+def _bounded(sign: str) -> Any:
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(builder.fcmp_ordered("<", *values), values[1], values[0])
+        return builder.select(builder.fcmp_ordered(sign, *values), values[1], values[0])
 
     return VECTOR(VECTOR, VECTOR), write
+
+
+@intrinsic
+def at_least(context: Any, vector: Any, bound: Any) -> Any:
+    """Replace values below those of another vector; NaN stays."""
+    return _bounded("<")
+
+
+@intrinsic
+def at_most(context: Any, vector: Any, bound: Any) -> Any:
+    """Replace values above those of another vector; NaN stays."""
+    return _bounded(">")
 
 
 @intrinsic
@@ -208,21 +278,92 @@ def _integers(value: int) -> ir.Constant:
     return ir.Constant(_INTEGERS, [value] * LANES)
 
 
-_ONE, _LOWEST = np.float32(1), np.float32(-87)
+#: The bits of sqrt(1/2).
+_HALF_ROOT = 0x3F3504F3
+_HALF = np.float32(0.5)
+_L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8, _L9 = (
+    np.float32(number)
+    for number in (
+        3.3333331174e-1,
+        -2.4999993993e-1,
+        2.0000714765e-1,
+        -1.6668057665e-1,
+        1.4249322787e-1,
+        -1.2420140846e-1,
+        1.1676998740e-1,
+        -1.1514610310e-1,
+        7.0376836292e-2,
+    )
+)
+_ONE, _LOWEST, _HIGHEST = np.float32(1), np.float32(-87), np.float32(88)
 _PER_LOG_2, _LOG_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 _C2, _C3, _C4, _C5, _C6 = (np.float32(1 / math.factorial(n)) for n in range(2, 7))
 
 
 @compiled
-def exp(x: Any) -> Any:
-    """exp(x) for x from -87 to 88, with a relative error below 5e-7; for smaller x exp(-87).
+def _factors(x: Any) -> Any:
+    """Return p and s with exp(x) = p (1 + s), where p is a power of two.
 
-    With x = n log 2 + rest and |rest| <= log(2) / 2, this is 2^n times a Taylor series of the rest.
+    With x = n log 2 + rest and |rest| <= log(2) / 2, p is 2^n, and s a Taylor series of the rest.
     """
-    x = _above(x, splat(_LOWEST))
+    x = at_most(at_least(x, splat(_LOWEST)), splat(_HIGHEST))
     n = _nearest(x * _PER_LOG_2)
     rest = x - n * _LOG_2
     series = _C5 + rest * _C6
     series = _C3 + rest * (_C4 + rest * series)
-    series = _ONE + rest * (_ONE + rest * (_C2 + rest * series))
-    return _power_of_two(n) * series
+    return _power_of_two(n), rest * (_ONE + rest * (_C2 + rest * series))
+
+
+@compiled
+def exp(x: Any) -> Any:
+    """exp(x) for x clipped to -87..88, with a relative error below 5e-7."""
+    power, series = _factors(x)
+    return power * (_ONE + series)
+
+
+@intrinsic
+def _exponent_and_rest(context: Any, vector: Any) -> Any:
+    """Return n and f with x = 2^n (1 + f) and 1 + f from sqrt(1/2) to sqrt(2), for normal numbers x above zero."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        bits = builder.sub(builder.bitcast(values[0], _INTEGERS), _integers(_HALF_ROOT))
+        exponent = builder.sitofp(builder.ashr(bits, _integers(23)), _REALS)
+        rest = builder.add(builder.and_(bits, _integers(0x7FFFFF)), _integers(_HALF_ROOT))
+        one = ir.Constant(_REALS, [1.0] * LANES)
+        pair = [exponent, builder.fsub(builder.bitcast(rest, _REALS), one, flags=_FLAGS)]
+        return context.make_tuple(builder, signature.return_type, pair)
+
+    return types.UniTuple(VECTOR, 2)(VECTOR), write
+
+
+@intrinsic
+def _unless_infinite(context: Any, value: Any, vector: Any) -> Any:
+    """Return `value`, and where `vector` is NaN or infinite, `vector`."""
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        infinite = ir.Constant(_REALS, [float("inf")] * LANES)
+        return builder.select(builder.fcmp_ordered("<", values[1], infinite), *values)
+
+    return VECTOR(VECTOR, VECTOR), write
+
+
+@compiled
+def log(x: Any) -> Any:
+    """log(x) for normal numbers x above zero, with an error below 1e-7 or, relatively, 2e-7.
+
+    This is Cephes' polynomial for logarithms from sqrt(1/2) to sqrt(2).
+    """
+    n, f = _exponent_and_rest(x)
+    series = _L8 + f * _L9
+    series = _L6 + f * (_L7 + f * series)
+    series = _L4 + f * (_L5 + f * series)
+    series = _L2 + f * (_L3 + f * series)
+    series = f * f * (f * (_L1 + f * series) - _HALF)
+    return _unless_infinite(n * _LOG_2 + (f + series), x)
+
+
+@compiled
+def expm1(x: Any) -> Any:
+    """exp(x) - 1 for x clipped to -87..88, with a relative error below 1e-6."""
+    power, series = _factors(x)
+    return power * series + (power - _ONE)
