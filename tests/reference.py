@@ -310,6 +310,24 @@ def cosine_routing(votes: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     return torch.stack(capsules).reshape(*shape, -1), torch.stack(couplings).reshape(*shape, -1).transpose(1, 2)
 
 
+def attention_routing(votes: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    """*Efficient-CapsNet*, section 3, one image at a time, with the attention matrices of all pairs of votes."""
+    capsules, couplings = [], []
+    for u in votes:
+        inputs, outputs, dims = u.shape
+        attention = [
+            [[u[i, j] @ u[k, j] / dims**0.5 for k in range(inputs)] for j in range(outputs)] for i in range(inputs)
+        ]
+        logits = torch.stack([torch.stack([sum(attention[i][j]) for j in range(outputs)]) for i in range(inputs)])
+        c = torch.stack([row.exp() / row.exp().sum() for row in logits])
+        for j in range(outputs):
+            s = sum((c[i, j] + prior[i, j]) * u[i, j] for i in range(inputs))
+            length = s.square().sum().sqrt()
+            capsules.append((1 - 1 / length.exp()) * s / length)
+        couplings.append(c)
+    return torch.stack(capsules).reshape(len(votes), votes.shape[2], -1), torch.stack(couplings)
+
+
 def encoder_update(x: Tensor, c: Tensor, w: Tensor) -> Tensor:
     """Algorithm 1 without its last line: Delta W, a mean over images, w[i, j] being the matrix W_ij."""
     images, inputs, _ = x.shape

@@ -123,7 +123,7 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
             for routing, message in [
                 ("dynmic", "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
                 ({"name": "dynmic"}, "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
-                ("em", "there is no routing 'em' (valid: cosine, dynamic)"),
+                ("em", "there is no routing 'em' (valid: attention, cosine, dynamic)"),
                 (3, "Input should be a mapping, not 3"),
             ]
         ),

@@ -74,6 +74,7 @@ def test_a_classifier_learns_digits() -> None:
     [
         ({}, "supcaps"),
         ({"routing": "cosine"}, "supcaps"),
+        ({"routing": "attention"}, "supcaps"),
         ({"routing": {"name": "dynamic", "iterations": 2}}, "supcaps"),
         ({"model": "discriminative"}, "discriminative"),
         ({"model": "convnet", "options": {"channels": [4, 4], "hidden": 8}}, "convnet"),

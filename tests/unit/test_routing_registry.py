@@ -31,7 +31,7 @@ def routing(paper: str, variant: str, **model: object) -> object:
 
 def test_every_algorithm_is_found_by_its_interface() -> None:
     votes, poses = (set(registry.algorithms(each)) for each in ("VoteRouting", "PoseRouting"))
-    assert votes >= {"cosine", "dynamic"}
+    assert votes >= {"attention", "cosine", "dynamic"}
     assert poses >= {"connectionist", "em", "similarity"}
     assert not votes & poses
 
