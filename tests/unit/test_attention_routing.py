@@ -40,6 +40,13 @@ def test_votes_of_zero_have_a_uniform_coupling_and_a_finite_gradient() -> None:
     assert votes.grad.isfinite().all()
 
 
-def test_half_precision_is_computed_in_single_precision() -> None:
-    votes = torch.randn(2, 5, 4, 3, generator=torch.Generator().manual_seed(0)).bfloat16()
-    assert AttentionRouting(5, 4, 3)(votes, torch.zeros(4, 3)).capsules.dtype == torch.float32
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_routing_is_computed_in_single_precision(kind: torch.dtype) -> None:
+    votes = torch.randn(2, 30, 4, 3, generator=torch.Generator().manual_seed(0)).to(kind)
+    route = AttentionRouting(30, 4, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = route(votes, torch.zeros(4, 3))
+    exact = attention_routing(votes.double(), route.prior.double())
+    for mine, expected in zip(found, exact, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), expected, rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Compiled kernels: the switch, the cache of machine code, parts of a batch in threads, and the exponential."""
+"""Compiled kernels: the switch, the cache of machine code, parts of a batch in threads."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The votes of a layer of matrix capsules take two hundred megabytes per batch. In tensor operations, each iteration reads
 them a dozen times. A kernel computes one output position at a time, and its votes stay in the cache: computing votes
 again is faster than reading them from memory. The types of output capsules are the lanes of vectors
-(`recaps.nn.kernels.vector`). All arrays are float32, and constants are `np.float32(2)` to keep this precision.
+(`recaps.nn.kernels.vector`). All real numbers are float32, and constants are `np.float32(2)` to keep this precision.
 """
 
 from __future__ import annotations

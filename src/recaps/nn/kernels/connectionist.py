@@ -21,12 +21,12 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
 from recaps.nn.kernels.poses import vote, vote_adjoint
-from recaps.nn.kernels.vector import at_least, at_most, exp, expm1, first, load, load_one, splat, store, total
+from recaps.nn.kernels.vector import add_to, at_least, at_most, exp, expm1, first, load, load_one, splat, store, total
 
 #: Slots that are processed at a time, and the columns that they occupy.
 TOGETHER = 4
 COLUMNS = TOGETHER * LANES
-#: Rows of a matrix that are multiplied at a time: the sums of a vector each stay in registers.
+#: Rows of a matrix that are multiplied at a time. Their sums, one vector for each row, stay in registers.
 ROWS = 8
 ZERO, ONE, TWO, MINUS, MINUS_TWO = (np.float32(number) for number in (0, 1, 2, -1, -2))
 #: Bound of exponents: the product of two powers is below the largest number.
@@ -90,15 +90,14 @@ class _FusedLSTM(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, fields, widths, iterations = arguments
         poses, activations, weight = tensors[:3]
-        kind = torch.float32
         (positions, slots), outputs = fields.children.shape, weight.shape[1]
         spare = -slots % TOGETHER  # extra slots hold the field's first capsule with zero weights, and get no coupling
-        parameters = [array(each.to(kind)) for each in tensors[3:]]
+        parameters = [array(each.float()) for each in tensors[3:]]
         arrays = [
-            array(poses.to(kind)),
-            array(activations.to(kind)),
+            array(poses.float()),
+            array(activations.float()),
             array(torch.cat([fields.children, fields.children[:, :1].expand(-1, spare)], 1).int()),
-            lanes(pad(weight.to(kind).flatten(2).transpose(1, 2), (0, 0, 0, 0, 0, spare))),
+            lanes(pad(weight.float().flatten(2).transpose(1, 2), (0, 0, 0, 0, 0, spare))),
             *parameters,
             np.array(widths),
             slots,
@@ -163,6 +162,12 @@ def _store_rows(array: Any, start: Any, stride: Any, values: Any) -> None:
     store(array, start + 5 * stride, f)
     store(array, start + 6 * stride, g)
     store(array, start + 7 * stride, h)
+
+
+@compiled
+def _add_rows(x: Any, y: Any) -> Any:
+    a, b, c, d, e, f, g, h = x
+    return a + y[0], b + y[1], c + y[2], d + y[3], e + y[4], f + y[5], g + y[6], h + y[7]
 
 
 @compiled
@@ -259,11 +264,12 @@ def _outer(left: Any, rows: Any, right: Any, depth: Any, width: Any, out: Any, s
             turned[q * depth + k] = right[k * width + q]
     for k in range(0, depth, LANES):
         for row in range(0, rows, ROWS):
-            to = start + row * depth + k
-            sums = _rows(out, to, depth)
+            sums = _zeros()
             for q in range(width):
                 sums = _add_scaled(sums, left, row * width + q, width, load(turned, q * depth + k))
-            _store_rows(out, to, depth, sums)
+            # Added once: `out` sums over a batch, and each addition to a large sum is rounded.
+            to = start + row * depth + k
+            _store_rows(out, to, depth, _add_rows(_rows(out, to, depth), sums))
 
 
 @compiled
@@ -348,7 +354,7 @@ def _weighed_adjoint(coupling: Any, values: Any, rows: Any, at_out: Any, at_coup
         for row in range(rows):
             x, at = start + row * COLUMNS, load(at_out, row * LANES)
             found = found + at * load(values, x)
-            store(at_values, x, load(at_values, x) + at * c)
+            add_to(at_values, x, at * c)
         store(at_coupling, slot * LANES, found)
 
 
@@ -408,9 +414,7 @@ def _inputs(
     for slot in range(TOGETHER):
         q, share = slot * LANES, load(coupling, (tile * TOGETHER + slot) * LANES)
         for row in range(0, 4 * units, ROWS):
-            a, b, c, d, e, f, g, h = _rows(fixed, row * COLUMNS + q, COLUMNS)
-            s = _rows(shared, row * LANES, LANES)
-            sums = (a + s[0], b + s[1], c + s[2], d + s[3], e + s[4], f + s[5], g + s[6], h + s[7])
+            sums = _add_rows(_rows(fixed, row * COLUMNS + q, COLUMNS), _rows(shared, row * LANES, LANES))
             sums = _add_scaled(sums, by_coupling, row, 1, share)
             if has_hidden:
                 sums = _add_products(sums, from_hidden, row * units, units, hidden, q, COLUMNS)
@@ -517,7 +521,7 @@ def _sum_columns(values: Any, rows: Any, sums: Any, start: Any) -> None:
     for row in range(rows):
         at, to = row * COLUMNS, (start + row) * LANES
         a, b = load(values, at) + load(values, at + LANES), load(values, at + 2 * LANES) + load(values, at + 3 * LANES)
-        store(sums, to, load(sums, to) + (a + b))
+        add_to(sums, to, (a + b))
 
 
 @compiled
@@ -551,11 +555,11 @@ def _network_adjoint(
         at_read[:] = ZERO
     for slot in range(TOGETHER):
         at = load(at_logits, (tile * TOGETHER + slot) * LANES)
-        store(at_biases, bias * LANES, load(at_biases, bias * LANES) + at)
+        add_to(at_biases, bias * LANES, at)
         for row in range(widths[last]):
             own, to = row * COLUMNS + slot * LANES, row * LANES
-            store(at_read, own, load(at_read, own) + network[weight + row] * at)
-            store(at_last, to, load(at_last, to) + load(read, own) * at)
+            add_to(at_read, own, network[weight + row] * at)
+            add_to(at_last, to, load(read, own) * at)
     for k in range(last, 0, -1):
         size = widths[k] * COLUMNS
         start, weight, bias = start - size, weight - widths[k] * widths[k - 1], bias - widths[k]
@@ -736,9 +740,9 @@ def _inputs_adjoint(
             at, to = row * COLUMNS + slot * LANES, row * LANES
             d = load(at_gates, at)
             found = found + by_coupling[row] * d
-            store(at_fixed, at, load(at_fixed, at) + d)
-            store(at_shared, to, load(at_shared, to) + d)
-            store(to_vector, to, load(to_vector, to) + share * d)
+            add_to(at_fixed, at, d)
+            add_to(at_shared, to, d)
+            add_to(to_vector, to, share * d)
         store(at_coupling, own, found)
 
 
@@ -759,6 +763,6 @@ def _fixed_adjoint(
         for row in range(len(by_activation)):
             d, to = load(at_fixed, row * COLUMNS + slot * LANES), row * LANES
             found = found + by_activation[row] * d
-            store(to_vectors[0], to, load(to_vectors[0], to) + d)
-            store(to_vectors[1], to, load(to_vectors[1], to) + seen * d)
+            add_to(to_vectors[0], to, d)
+            add_to(to_vectors[1], to, seen * d)
         at_activation[child] += first(total(found))

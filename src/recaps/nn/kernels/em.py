@@ -15,16 +15,16 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES, SHARE, VARIANCE
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
 from recaps.nn.kernels.poses import vote, vote_adjoint
-from recaps.nn.kernels.vector import at_least, at_most, exp, expm1, first, largest, load, log, splat, store
+from recaps.nn.kernels.vector import add_to, at_least, at_most, exp, expm1, first, largest, load, log, splat, store
 from recaps.nn.kernels.vector import total as sum_of_lanes
 
 #: Values of the votes of a slot, and of the components that are processed at a time.
-SIZE, TOGETHER = POSE * LANES, 4 * LANES
+SIZE, FOUR_ROWS = POSE * LANES, 4 * LANES
 ZERO, HALF, ONE, TWO, SIXTEEN, MINUS = (np.float32(number) for number in (0, 0.5, 1, 2, POSE, -1))
-SMALLEST_SHARE, TWICE_SMALLEST_SHARE, SMALLEST_VARIANCE = np.float32(SHARE), np.float32(2 * SHARE), np.float32(VARIANCE)
+SMALLEST_SHARE, SMALLEST_VARIANCE = np.float32(SHARE), np.float32(VARIANCE)
 CONSTANT = np.float32(POSE * math.log(2 * math.pi))
-#: Below all logits.
-LOWEST = np.float32(-1e30)
+#: The logit of lanes that hold no output.
+LOWEST = np.float32(-np.inf)
 
 
 def fused_em_routing(
@@ -55,20 +55,19 @@ class _FusedEM(torch.autograd.Function):
         fields: Fields,
         temperatures: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        kind = torch.float32
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
         arrays = [
-            array(poses.to(kind)),
-            array(activations.to(kind)),
+            array(poses.float()),
+            array(activations.float()),
             array(fields.children.int()),
-            lanes(weight.to(kind).flatten(2).transpose(1, 2)),
-            lanes(beta_u.to(kind)),
-            lanes(beta_a.to(kind)),
-            array(temperatures.to(kind)),
+            lanes(weight.float().flatten(2).transpose(1, 2)),
+            lanes(beta_u.float()),
+            lanes(beta_a.float()),
+            array(temperatures.float()),
         ]
         steps, batch = len(temperatures), len(poses)
         real = arrays[0].dtype
-        shares = 1 / (fields.parents() * outputs)[fields.children].to(kind)
+        shares = 1 / (fields.parents() * outputs)[fields.children].float()
         coupling = np.empty((steps, batch, positions, slots, LANES), real)
         coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
         mean = np.empty((steps, batch, positions, POSE, LANES), real)
@@ -114,10 +113,10 @@ class _FusedEM(torch.autograd.Function):
 
 @compiled
 def _sum_of_logs(values: Any) -> Any:
-    """Sum of logarithms over the 16 values of a pose, as logarithms of products of two."""
+    """Sum of logarithms over the 16 values of a pose."""
     found = splat(ZERO)
-    for at in range(0, values.size, 2 * LANES):
-        found = found + log(load(values, at) * load(values, at + LANES))
+    for at in range(0, values.size, LANES):
+        found = found + log(load(values, at))
     return found
 
 
@@ -163,7 +162,7 @@ def _forward(
 
 @compiled
 def _present(outputs: Any) -> Any:
-    """Return two rows of `LANES` values: 1 for lanes that hold an output, else 0; and 0, else a very low number."""
+    """Return factors (1 for outputs, 0 for padding) and terms (0 for outputs, `LOWEST` for padding), [2, LANES]."""
     rows = np.zeros((2, LANES), np.float32)
     rows[0, :outputs] = ONE
     rows[1, outputs:] = LOWEST
@@ -182,7 +181,7 @@ def _maximise(
         added = added + weight
     store(total, 0, added)
     inverse = ONE / (added + SMALLEST_SHARE)
-    for at in range(0, SIZE, TOGETHER):
+    for at in range(0, SIZE, FOUR_ROWS):
         w = x = y = z = splat(ZERO)
         for s in range(slots):
             weight, v = load(share, s * LANES), s * SIZE + at
@@ -233,7 +232,7 @@ def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: An
     slots = len(votes)
     for s in range(slots):
         store(logits, s * LANES, offset)
-    for at in range(0, SIZE, TOGETHER):
+    for at in range(0, SIZE, FOUR_ROWS):
         m0, m1, m2, m3 = _load_four(mean, at)
         v0, v1, v2, v3 = _load_four(variance, at)
         p0, p1, p2, p3 = HALF / v0, HALF / v1, HALF / v2, HALF / v3
@@ -260,9 +259,10 @@ def _softmax_over_parents(logits: Any, children: Any, present: Any, highest: Any
     for p in range(positions):
         for s in range(slots):
             own, at = (p * slots + s) * LANES, children[p, s] * LANES
+            # `exp` is clipped, so that the lanes without an output are finite.
             power = is_output * exp(load(logits, own) - load(highest, at))
             store(logits, own, power)
-            store(sums, at, load(sums, at) + power)
+            add_to(sums, at, power)
     for at in range(0, sums.size, LANES):
         store(sums, at, ONE / sum_of_lanes(load(sums, at)))
     for p in range(positions):
@@ -303,6 +303,7 @@ def _backward(
     votes, at_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     at_mean, at_variance = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     precision, sums = np.empty((POSE, LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
+    share = np.empty((slots, LANES), np.float32)
     at_coupling, at_density, is_output = scratch[part, 0], scratch[part, 1], load(_present(outputs), 0)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         at_density[:] = ZERO
@@ -323,19 +324,22 @@ def _backward(
                     at_offset = _density_adjoint(votes, mean[t, b, p], precision, at_density[p], at_mean, at_variance)
                     at_logit = at_offset * (ONE - on)
                 at_total = _activation_adjoint(
-                    *own,
+                    variance[t, b, p],
                     precision,
                     load(total[t, b, p], 0),
                     beta_u,
                     temperatures[t],
                     is_output,
                     at_logit,
-                    at_mean,
                     at_variance,
                     at_beta_u[part],
                     at_beta_a[part],
                 )
                 inverse = ONE / (load(total[t, b, p], 0) + SMALLEST_SHARE)
+                for s in range(slots):
+                    seen = splat(activations[b, children[p, s]])
+                    store(share, s * LANES, load(coupling[t, b, p], s * LANES) * seen * inverse)
+                _deviations_adjoint(votes, mean[t, b, p], share, at_mean, at_variance)
                 for s in range(slots):
                     child, at = children[p, s], s * LANES
                     seen, shares = splat(activations[b, child]), load(coupling[t, b, p], at)
@@ -343,7 +347,7 @@ def _backward(
                         votes[s],
                         *own,
                         precision,
-                        shares * seen * inverse,
+                        load(share, at),
                         load(at_density[p], at),
                         at_mean,
                         at_variance,
@@ -362,7 +366,7 @@ def _softmax_adjoint(coupling: Any, children: Any, at_coupling: Any, at_logits: 
     for p in range(positions):
         for s in range(slots):
             own, at = (p * slots + s) * LANES, children[p, s] * LANES
-            store(sums, at, load(sums, at) + load(coupling, own) * load(at_coupling, own))
+            add_to(sums, at, load(coupling, own) * load(at_coupling, own))
     for at in range(0, sums.size, LANES):
         store(sums, at, sum_of_lanes(load(sums, at)))
     for p in range(positions):
@@ -395,7 +399,6 @@ def _density_adjoint(votes: Any, mean: Any, precision: Any, at_density: Any, at_
 
 @compiled
 def _activation_adjoint(
-    mean: Any,
     variance: Any,
     precision: Any,
     total: Any,
@@ -403,23 +406,37 @@ def _activation_adjoint(
     temperature: Any,
     is_output: Any,
     at_logit: Any,
-    at_mean: Any,
     at_variance: Any,
     at_beta_u: Any,
     at_beta_a: Any,
 ) -> Any:
-    """Add the gradients of mean, variance and betas through the activation, and return that of the total weight."""
+    """Add the gradients of variance and betas through the activation, and return that of the total weight."""
     at_cost = MINUS * temperature * at_logit
     at_total = at_cost * (SIXTEEN * load(beta_u, 0) + HALF * _sum_of_logs(variance))
-    store(at_beta_a, 0, load(at_beta_a, 0) + is_output * temperature * at_logit)
-    store(at_beta_u, 0, load(at_beta_u, 0) + is_output * at_cost * total * SIXTEEN)
-    # The divisor of the mean is slightly larger than the sum of weights, so deviations do not cancel exactly.
-    at_logs, correction = HALF * at_cost * total, TWICE_SMALLEST_SHARE / (total + SMALLEST_SHARE)
+    add_to(at_beta_a, 0, is_output * temperature * at_logit)
+    add_to(at_beta_u, 0, is_output * at_cost * total * SIXTEEN)
+    at_logs = HALF * at_cost * total
     for at in range(0, SIZE, LANES):
-        at_v = load(at_variance, at) + at_logs * load(precision, at)
-        store(at_variance, at, at_v)
-        store(at_mean, at, load(at_mean, at) - correction * load(mean, at) * at_v)
+        add_to(at_variance, at, at_logs * load(precision, at))
     return at_total
+
+
+@compiled
+def _deviations_adjoint(votes: Any, mean: Any, share: Any, at_mean: Any, at_variance: Any) -> None:
+    """Add the gradient of the mean through the deviations from it; share [n, LANES] has the divisor.
+
+    Their weighted sum is not zero: the divisor is larger than the sum of weights, and large means are rounded.
+    """
+    for at in range(0, SIZE, FOUR_ROWS):
+        m0, m1, m2, m3 = _load_four(mean, at)
+        w = x = y = z = splat(ZERO)
+        for s in range(len(share)):
+            weight, v = load(share, s * LANES), s * SIZE + at
+            w, x = w + weight * (load(votes, v) - m0), x + weight * (load(votes, v + LANES) - m1)
+            y, z = y + weight * (load(votes, v + 2 * LANES) - m2), z + weight * (load(votes, v + 3 * LANES) - m3)
+        v0, v1, v2, v3 = _load_four(at_variance, at)
+        a0, a1, a2, a3 = _load_four(at_mean, at)
+        _store_four(at_mean, at, a0 - TWO * w * v0, a1 - TWO * x * v1, a2 - TWO * y * v2, a3 - TWO * z * v3)
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, compiled
-from recaps.nn.kernels.vector import load, load_one, store, totals
+from recaps.nn.kernels.vector import add_to, load, load_one, store, totals
 
 
 @compiled
@@ -40,7 +40,7 @@ def vote_adjoint(
             low = load(at_votes, v) * load_one(pose, 4 * c) + load(at_votes, v + stride) * load_one(pose, 4 * c + 1)
             high = load(at_votes, v + 2 * stride) * load_one(pose, 4 * c + 2)
             high = high + load(at_votes, v + 3 * stride) * load_one(pose, 4 * c + 3)
-            store(at_weight, to, load(at_weight, to) + (low + high))
+            add_to(at_weight, to, (low + high))
     r0, r1, r2, r3 = (
         _row(weight, slot, at_votes, start, stride, 0),
         _row(weight, slot, at_votes, start, stride, 1),
@@ -50,7 +50,7 @@ def vote_adjoint(
     added = totals(
         r0[0], r0[1], r0[2], r0[3], r1[0], r1[1], r1[2], r1[3], r2[0], r2[1], r2[2], r2[3], r3[0], r3[1], r3[2], r3[3]
     )
-    store(at_pose, 0, load(at_pose, 0) + added)
+    add_to(at_pose, 0, added)
 
 
 @compiled

@@ -16,7 +16,7 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
 from recaps.nn.kernels.poses import vote, vote_adjoint
-from recaps.nn.kernels.vector import at_least, exp, first, load, splat, store, total
+from recaps.nn.kernels.vector import add_to, at_least, exp, first, load, splat, store, total
 
 #: Values of the votes of a slot.
 SIZE = POSE * LANES
@@ -61,15 +61,14 @@ class _FusedClusters(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         *tensors, fields, iterations = arguments
         poses, log_activations, weight, mixture, precisions, lambda2, inverse = tensors
-        kind = torch.float32
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
         arrays = [
-            array(poses.to(kind)),
-            array(log_activations.to(kind)),
+            array(poses.float()),
+            array(log_activations.float()),
             array(fields.children.int()),
-            lanes(weight.to(kind).flatten(2).transpose(1, 2)),
-            array(mixture.to(kind)),
-            *(lanes(each.to(kind)) for each in (precisions, lambda2, inverse)),
+            lanes(weight.float().flatten(2).transpose(1, 2)),
+            array(mixture.float()),
+            *(lanes(each.float()) for each in (precisions, lambda2, inverse)),
         ]
         real, batch = arrays[0].dtype, len(poses)
         coupling = np.empty((batch, positions, iterations, slots, LANES), real)
@@ -265,32 +264,27 @@ def _backward(
                     log, share = splat(log_activations[b, child]), load(shares, at)
                     at_logit = share * (load(at_coupling, at) - common)
                     scaled = at_logit * load(inverse, 0)
-                    _add(at_lambda2[part], 0, scaled * log)
-                    _add(at_inverse[part], 0, at_logit * (load(similar, at) + load(lambda2, 0) * log))
+                    add_to(at_lambda2[part], 0, scaled * log)
+                    add_to(at_inverse[part], 0, at_logit * (load(similar, at) + load(lambda2, 0) * log))
                     at_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
                     at_similarity = scaled + to_agreement * share
                     squared, slope = _squared_distance(votes, s * SIZE, mean[b, p, t]), zero
                     for q in range(len(mixture)):
                         precision = load(precisions, q * LANES)
                         weighed = at_similarity * exp(MINUS * squared * precision)
-                        _add(at_mixture[part], q * LANES, weighed)
+                        add_to(at_mixture[part], q * LANES, weighed)
                         weighed = mixture[q] * weighed
-                        _add(at_precisions[part], q * LANES, MINUS * weighed * squared)
+                        add_to(at_precisions[part], q * LANES, MINUS * weighed * squared)
                         slope = slope - weighed * precision
                     slope = TWO * slope
                     for at in range(0, SIZE, LANES):
                         moved = slope * (load(votes, s * SIZE + at) - load(mean[b, p, t], at))
-                        _add(at_votes, s * SIZE + at, moved)
-                        _add(before, at, MINUS * moved)
+                        add_to(at_votes, s * SIZE + at, moved)
+                        add_to(before, at, MINUS * moved)
                 at_mean[:] = before
                 to_agreement, to_presence = zero, zero  # only the last iteration has these outputs
             for s in range(slots):
                 for at in range(0, SIZE, LANES):
-                    _add(at_votes, s * SIZE + at, each * load(at_mean, at))
+                    add_to(at_votes, s * SIZE + at, each * load(at_mean, at))
                 own = poses[b, children[p, s]], at_votes, s * SIZE, LANES, at_weight[part], at_poses[b, children[p, s]]
                 vote_adjoint(weight, s, *own)
-
-
-@compiled
-def _add(array: Any, at: Any, vector: Any) -> None:
-    store(array, at, load(array, at) + vector)

@@ -1,9 +1,11 @@
 """Vectors of `LANES` float32 values for compiled functions.
 
-The functions are `load`, `load_one`, `store`, `splat`, `first`, `total`, `totals`, `largest`, `at_least`, `at_most`,
-`sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32 numbers. A
-vector stays in registers; with registers of 256 bits, in two. Loops over arrays of `LANES` values are half as fast: the
-compiler does not know that the arrays do not overlap, and prepares each loop for any length.
+The functions are `load`, `load_one`, `store`, `add_to`, `splat`, `first`, `total`, `totals`, `largest`, `at_least`,
+`at_most`, `sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32
+numbers. The compiler may reorder sums, and replace a division by a product with the reciprocal.
+
+A vector stays in registers; with registers of 256 bits, in two. Loops over arrays of `LANES` values are half as fast:
+the compiler does not know that the arrays do not overlap, and prepares each loop for any length.
 """
 
 from __future__ import annotations
@@ -77,6 +79,12 @@ def store(context: Any, array: Any, start: Any, vector: Any) -> Any:
     return types.void(array, types.intp, VECTOR), write
 
 
+@compiled
+def add_to(array: Any, start: Any, vector: Any) -> None:
+    """Add a vector to `LANES` values of an array, from index `start` of the flat array."""
+    store(array, start, load(array, start) + vector)
+
+
 def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     kind = signature.args[0]
     assert (kind.dtype, kind.layout) == (types.float32, "C"), f"{kind} is not a contiguous float32 array"
@@ -96,7 +104,7 @@ def splat(context: Any, value: Any) -> Any:
 
 @intrinsic
 def load_one(context: Any, array: Any, place: Any) -> Any:
-    """Return a vector of equal values: that of an array at index `place` of the flat array, which is not negative."""
+    """Return a vector whose lanes all equal `array.flat[place]`; `place` is not negative."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _repeated(builder, builder.load(_place(context, builder, signature, values)))
@@ -216,7 +224,7 @@ def totals(
 
 @intrinsic
 def largest(context: Any, vector: Any) -> Any:
-    """Return the largest value of all lanes, in all lanes; any of the values if one is NaN."""
+    """Return the largest value of all lanes, in all lanes. If one is NaN, lanes may differ."""
     return VECTOR(VECTOR), _over_lanes(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
 
@@ -316,7 +324,7 @@ def _factors(x: Any) -> Any:
 
 @compiled
 def exp(x: Any) -> Any:
-    """exp(x) for x clipped to -87..88, with a relative error below 5e-7."""
+    """exp(x) for x clipped to -87..88. With fused multiply-add, the relative error is below 5e-7."""
     power, series = _factors(x)
     return power * (_ONE + series)
 
@@ -364,6 +372,6 @@ def log(x: Any) -> Any:
 
 @compiled
 def expm1(x: Any) -> Any:
-    """exp(x) - 1 for x clipped to -87..88, with a relative error below 1e-6."""
+    """exp(x) - 1 for x clipped to -87..88. With fused multiply-add, the relative error is below 1e-6."""
     power, series = _factors(x)
     return power * series + (power - _ONE)

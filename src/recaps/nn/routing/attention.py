@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Routed, VoteRouting
 
 
@@ -39,10 +40,11 @@ def attention_routing(votes: Tensor, prior: Tensor) -> Routed:
     Returns:
         Capsules (1 - exp(-|s|)) s / |s| and the coupling c, at least in float32.
     """
-    votes = votes.float() if votes.element_size() < 4 else votes
-    agreement = torch.einsum("bijd,bjd->bij", votes, votes.sum(1)) / math.sqrt(votes.shape[3])
-    coupling = agreement.softmax(2)
-    return Routed(_squash(torch.einsum("bij,bijd->bjd", coupling + prior, votes)), coupling.detach())
+    with float32(votes):
+        votes = votes.float() if votes.element_size() < 4 else votes
+        agreement = torch.einsum("bijd,bjd->bij", votes, votes.sum(1)) / math.sqrt(votes.shape[3])
+        coupling = agreement.softmax(2)
+        return Routed(_squash(torch.einsum("bij,bijd->bjd", coupling + prior, votes)), coupling.detach())
 
 
 def _squash(sums: Tensor) -> Tensor:
