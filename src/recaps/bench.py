@@ -18,12 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from recaps import provenance
 from recaps.arrays import Arrays
@@ -39,6 +37,7 @@ from recaps.plain import plain
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
+from recaps.training.timing import count_operations
 
 GIGA = 1e9
 #: Where `--save` keeps times by device and `step_name`.
@@ -104,7 +103,7 @@ def time_step(
         spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
         plain=statistics.median(slowly) if slowly else None,
         batch_size=size,
-        flop=count_flop(model, batch, at, device, precision),
+        flop=count_operations(model, batch, at, device, precision),
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
         memory_per_image=(memory - base) / (size - len(few["labels"])) if size > 2 else 0.0,
@@ -146,20 +145,6 @@ def random_split(name: str, n: int) -> Arrays:
     paired = {key: options[key] for key in ("pairs", "shift")} if "pairs" in options else {}
     record = {"classes": about["classes"], "parameters": paired, "seed": "bench"}
     return Arrays(images, random.integers(about["classes"], size=n), {}, record)
-
-
-def count_flop(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
-    """Return the operations that training step `at` needs.
-
-    Convolutions and fully connected layers are counted as PyTorch runs them. Votes and routing are counted by their
-    equations, because the block-diagonal products that compute them do more arithmetic.
-    """
-    counter: Any = FlopCounterMode(display=False)
-    with plain(), counter:
-        _stepper(model, batch, at, device, precision)()
-    by_operation = counter.get_flop_counts()["Global"]
-    routing = model.routing_operations(len(batch["labels"]))
-    return routing + sum(n for operation, n in by_operation.items() if not routing or "bmm" not in str(operation))
 
 
 def matmul_peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:

@@ -20,6 +20,7 @@ from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.plain import plain
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
+from recaps.training.timing import count_operations
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +59,7 @@ def test_operations_are_those_of_the_equations() -> None:
     routing = (3 + 2) * 2 * 72 * 4 * 16
     decoder = 2 * (64 * 16 + 16 * 784)
     expected = images * (2 * first + 3 * (second + votes + routing + decoder))
-    assert bench.count_flop(model, batch, 0, torch.device("cpu"), "float32") == expected
+    assert count_operations(model, batch, 0, torch.device("cpu"), "float32") == expected
 
 
 def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,8 +134,8 @@ def test_only_unmasked_capsules_reach_the_decoder() -> None:
     mask[0, 4] = 0.5
     changed = capsules.clone()
     changed[0, [0, 9]] = 0
-    torch.testing.assert_close(net.reconstruct(capsules, mask), net.reconstruct(changed, mask))
-    assert not torch.allclose(net.reconstruct(capsules, mask), net.reconstruct(capsules * 1.1, mask))
+    torch.testing.assert_close(net.decode(capsules, mask), net.decode(changed, mask))
+    assert not torch.allclose(net.decode(capsules, mask), net.decode(capsules * 1.1, mask))
 
 
 def test_loss_readings_differ_by_the_stated_factor() -> None:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from recaps import npz
-from recaps.config.heads import Head
+from recaps.config.heads import Head, Protocol
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
 from recaps.evaluation import heads, reading
-from recaps.evaluation.heads import evaluate, evaluate_all, features, highest_are_labels
+from recaps.evaluation.heads import classifier, evaluate, evaluate_all, features, highest_are_labels
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
 from recaps.evaluation.reading import read_model
@@ -408,11 +408,11 @@ def test_a_fitted_head_survives_an_interruption(tmp_path: Path, monkeypatch: pyt
     npz.save_parts(file, {"a/train": made_up(90), "a/test": made_up(60, seed=1), "b/test": made_up(30, seed=2)})
     fitted: list[str] = []
 
-    def fit(latents: Path, head: dict[str, Any], protocol: dict[str, Any]) -> dict[str, Any]:
+    def fit(latents: Path, head: dict[str, Any], protocol: dict[str, Any], **fits: Any) -> dict[str, Any]:
         fitted.append(protocol["title"])
         if protocol["title"] == "broken":
             raise KeyboardInterrupt
-        return evaluate(latents, head, protocol)
+        return evaluate(latents, head, protocol, **fits)
 
     monkeypatch.setattr(heads, "evaluate", fit)
 
@@ -448,6 +448,66 @@ def test_a_fitted_head_survives_an_interruption(tmp_path: Path, monkeypatch: pyt
     fitted.clear()
     evaluate_all(file, wanted("one", sets=("a/test", "b/test"), C=2.0), out, kept=kept, code="d")
     assert fitted == ["one"]
+
+
+def test_a_head_is_fitted_once_for_all_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = tmp_path / "latents.npz", tmp_path / "heads.json"
+    npz.save_parts(file, {"a/train": made_up(90), "a/test": made_up(60, seed=1), "b/test": made_up(30, seed=2)})
+    made: list[Head] = []
+    monkeypatch.setattr(heads, "classifier", lambda head: made.append(head) or classifier(head))
+    head = {"kind": "svm"}
+    protocols = {name: {"title": name, "fit": {"set": "a/train"}, "test": {"set": f"{name}/test"}} for name in "ab"}
+    protocols["first"] = {"title": "first", "fit": {"set": "a/train", "count": 50}, "test": {"set": "a/test"}}
+    evaluate_all(file, {"svm": {name: {"head": head, "protocol": each} for name, each in protocols.items()}}, out)
+    assert len(made) == 2
+    together = json.loads(out.read_text())["svm"]
+    for name, protocol in protocols.items():
+        alone = json.loads(json.dumps(evaluate(file, head, protocol)))
+        assert {**alone, "seconds": 0} == {**together[name], "seconds": 0}
+
+
+def test_a_few_images_of_each_class_are_drawn(tmp_path: Path) -> None:
+    """The accuracy is the mean over the draws; the draws are the same for every head."""
+    latents = {"a/train": made_up(90), "a/test": made_up(60, seed=1)}
+    latents["a/train"]["capsules"] += 0.5 * np.random.default_rng(1).normal(size=(90, 3, 1)).astype(np.float32)
+    labels, seen = latents["a/train"]["labels"], latents["a/train"]["capsules"].reshape(90, -1)
+    expected = []
+    for draw in range(4):
+        random = np.random.default_rng(draw)
+        rows = [row for k in range(3) for row in random.choice(np.flatnonzero(labels == k), 2, replace=False)]
+        fitted = classifier(Head(kind="linear")).fit(seen[sorted(rows)], labels[sorted(rows)])
+        test = latents["a/test"]
+        expected.append(fitted.score(test["capsules"].reshape(60, -1), test["labels"]))
+    protocol = {"fit": {"set": "a/train", "per_class": 2, "draws": 4}, "test": {"set": "a/test"}}
+    made = result(latents, {"kind": "linear"}, protocol, tmp_path)
+    assert made["accuracy"] == pytest.approx(np.mean(expected))
+    assert len(set(expected)) > 1
+    assert (made["n"], made["n_fit"]) == (60, 6)
+    with pytest.raises(UserError, match=r"a/train: per_class is 80, but there are \d+ images of class 0"):
+        result(latents, {"kind": "linear"}, {**protocol, "fit": {"set": "a/train", "per_class": 80}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"fit": {"set": "a/train", "draws": 3}, "test": {"set": "a/test"}}, "fit.draws: nothing is drawn"),
+        ({"fit": {"set": "a/train"}, "test": {"set": "a/test", "per_class": 3}}, "test.per_class: only images to fit"),
+    ],
+)
+def test_only_images_to_fit_on_are_drawn(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Protocol.model_validate({"title": "t", **parts})
+
+
+def test_the_kernel_of_an_svm_can_have_the_scale_of_its_features(tmp_path: Path) -> None:
+    from sklearn.svm import SVC
+
+    latents = {"a/train": made_up(50), "a/test": made_up(50, seed=1)}
+    protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
+    ours = result(latents, {"kind": "svm", "C": 1, "gamma": "scale"}, protocol, tmp_path)
+    fit, test = latents.values()
+    svc = SVC(C=1, gamma="scale").fit(fit["capsules"].reshape(50, -1), fit["labels"])
+    assert ours["accuracy"] == svc.score(test["capsules"].reshape(50, -1), test["labels"])
 
 
 def test_the_heads_rule_is_the_one_of_training() -> None:

@@ -32,7 +32,7 @@ from recaps.errors import TryAgain, UserError
 from recaps.models.model import learning_rate
 from recaps.models.supcaps import SupCaps
 from recaps.papers.sparse.sparsecaps import SparseCaps
-from recaps.training import checkpoint, device
+from recaps.training import checkpoint, device, timing
 from recaps.training.batches import Batches
 from recaps.training.images import Images, shifted
 from recaps.training.interruption import Interrupted
@@ -423,7 +423,29 @@ def test_variants_are_timed_side_by_side(dataset: Path, tmp_path: Path) -> None:
     assert made["batch_size"] == {"a": 4, "b": 4}
     assert made["stand_in"]
     assert {name: len(values) for name, values in made["seconds_per_step"].items()} == {"a": 3, "b": 3}
-    assert all(0 < value < 10 for values in made["seconds_per_step"].values() for value in values)
+    for seconds in ("seconds_per_step", "seconds_per_batch_of_inference"):
+        assert {name: len(values) for name, values in made[seconds].items()} == {"a": 3, "b": 3}
+        assert all(0 < value < 10 for values in made[seconds].values() for value in values)
+    weights = 8 * 81 + 8 + 2 * 8 * (81 * 8 + 1)
+    assert min(made["parameters"].values()) > weights
+    convolution = 2 * 81 * 8 * 20 * 20
+    assert all(value > 2 * convolution for value in made["operations_per_image"].values())
+
+
+def test_the_time_of_a_step_is_the_mean_of_all_kinds_of_steps(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        "model": {"family": "experts", "autoencoder": 0.5, "encoder": 0.3, "channels": [8, 8], "capsules": 4},
+        "training": {"steps": 10, "batch_size": 4, "log_every": 1},
+    }
+    taken = iter([1.0, 10.0, 100.0, 7.0])
+    monkeypatch.setattr(timing, "_timed", lambda step, n, device: step(n) or next(taken))
+    out = tmp_path / "steps.json"
+    time_variants({"a": settings}, {"a": dataset}, out, rounds=1, steps=1, device="cpu")
+    made = json.loads(out.read_text())
+    assert made["seconds_per_step"]["a"] == [pytest.approx(0.5 * 1 + 0.3 * 10 + 0.2 * 100)]
+    assert made["seconds_per_batch_of_inference"]["a"] == [7]
 
 
 def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(dataset: Path, tmp_path: Path) -> None:

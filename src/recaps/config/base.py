@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
 
-LatentsName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+(@[0-9]+)?$")]
+LatentsName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+(@[a-z0-9][a-z0-9-]*)?$")]
 
 
-def snapshot_of(name: str) -> tuple[str, int | None]:
-    """Return the set and the training step of the name of latents: `mnist/test@1000` is ("mnist/test", 1000)."""
-    set_name, _, step = name.partition("@")
-    return set_name, int(step) if step else None
+def snapshot_of(name: str) -> tuple[str, str | None]:
+    """Return the set and the snapshot of the name of latents: `mnist/test@1000` is ("mnist/test", "1000")."""
+    set_name, _, snapshot = name.partition("@")
+    return set_name, snapshot or None
 
 
 def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -30,13 +30,19 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_different)]
 
 
-def _increasing(steps: tuple[int, ...]) -> tuple[int, ...]:
-    if list(steps) != sorted(set(steps)):
+def _by_name(value: Any) -> Any:
+    """Return a list of steps as a mapping: each step is its own name."""
+    if not isinstance(value, list | tuple):
+        return value
+    if list(value) != sorted(set(value)):
         raise ValueError("the steps do not increase")
-    return steps
+    return {str(step): step for step in value}
 
 
-Steps = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_increasing)]
+Step = Annotated[int, Field(ge=1)]
+Steps = Annotated[
+    dict[Name, Step], BeforeValidator(_by_name, json_schema_input_type=dict[Name, Step] | tuple[Step, ...])
+]
 
 
 class Section(BaseModel):

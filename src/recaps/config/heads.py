@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from recaps.config.base import LatentsName, Section
 
@@ -30,7 +30,7 @@ class Part(Section):
     """A range of the images in a set of latents, in file order, to fit or test a head on."""
 
     set: LatentsName
-    """Data set and split, e.g. `mnist-40/test`; with `@1000`, the latents of the snapshot after 1,000 steps."""
+    """Data set and split, e.g. `mnist-40/test`; with `@1000`, the latents of the snapshot `1000`."""
     start: int = Field(0, ge=0)
     """Position of the first image among those that `digits` selects."""
     count: int | None = Field(None, ge=1)
@@ -38,6 +38,10 @@ class Part(Section):
     digits: Literal["all", "fit", "test"] = "all"
     """Selects images by their original digit. `fit`: six of every seven originals. `test`: the seventh. An original is
     in one of the two only. `all`: no selection."""
+    per_class: int | None = Field(None, ge=1)
+    """Images of each class to fit on, drawn at random from the range. null: the whole range."""
+    draws: int = Field(1, ge=1)
+    """Number of random draws with `per_class`. A classifier is fitted on each; the accuracy is their mean."""
 
 
 class Protocol(Section):
@@ -49,6 +53,15 @@ class Protocol(Section):
     """Images to fit on. Heads that are not fitted (`argmax`) ignore it."""
     test: Part
     """Images to test on."""
+
+    @model_validator(mode="after")
+    def _check_draws(self) -> Protocol:
+        for part, name in ((self.fit, "fit"), (self.test, "test")):
+            if part and part.draws > 1 and part.per_class is None:
+                raise ValueError(f"{name}.draws: nothing is drawn; set per_class, too")
+        if self.test.per_class is not None:
+            raise ValueError("test.per_class: only images to fit on are drawn; move it to fit")
+        return self
 
 
 class Head(Section):
@@ -63,8 +76,8 @@ class Head(Section):
     `capsules` times the sparse `mask`, as the paper's text says."""
     C: float = Field(100.0, gt=0)
     """Inverse strength of regularisation."""
-    gamma: float = Field(0.1, gt=0)
-    """Coefficient of the RBF kernel."""
+    gamma: Annotated[float, Field(gt=0)] | Literal["scale"] = 0.1
+    """Coefficient of the RBF kernel. `scale`: 1 / (number of features * their variance), as in scikit-learn."""
     standardise: bool = False
     """Scale every feature to mean 0 and standard deviation 1 on the fitted images, so that `C` does not depend on the
     features' scale."""

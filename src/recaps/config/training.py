@@ -47,9 +47,10 @@ class Training(Section):
     `auto`: `bf16` on GPUs since 2020 and on CPUs with AMX, else `float32`. Trained models are evaluated in float32."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
-    snapshots: Steps = ()
-    """Steps after which the weights are kept beside the final ones, in increasing order. In `latents` and `protocols`,
-    `mnist/test@1000` names the latents of the snapshot after 1,000 steps."""
+    snapshots: Steps = {}
+    """Steps after which the weights are kept beside the final ones: a list, or a mapping from names to steps. In
+    `latents` and `protocols`, `mnist/test@1000` names the latents of the snapshot after 1,000 steps, and
+    `mnist/test@early` those of the snapshot `early`."""
     evaluate_every: int = Field(0, ge=0)
     """Steps between two evaluations on the test split. The history records the test error; nothing is selected by it.
     0: no evaluation."""
@@ -58,6 +59,7 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _check_snapshots(self) -> Training:
-        if self.snapshots and self.snapshots[-1] > self.steps:
-            raise ValueError(f"snapshots: {self.snapshots[-1]} is after the last step, {self.steps}")
+        last = max(self.snapshots.values(), default=0)
+        if last > self.steps:
+            raise ValueError(f"snapshots: {last} is after the last step, {self.steps}")
         return self

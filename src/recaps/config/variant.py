@@ -51,7 +51,7 @@ class Variant(Section):
     both."""
     latents: dict[LatentsName, int | None] = {}
     """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
-    snapshot after 1,000 steps, see `training.snapshots`."""
+    snapshot `1000`, see `training.snapshots`."""
     heads: dict[Name, tuple[Name, ...]] = {}
     """Heads to fit, each with its protocols."""
     probes: Counts = {}
@@ -142,9 +142,9 @@ class Paper(Section):
     def _check_heads(self) -> Paper:
         for name, variant in self.variants.items():
             for each in variant.latents:
-                step = snapshot_of(each)[1]
-                if step is not None and step not in variant.training.snapshots:
-                    raise ValueError(f"variants.{name}.latents: '{each}': {step} is not in training.snapshots")
+                snapshot = snapshot_of(each)[1]
+                if snapshot is not None and snapshot not in variant.training.snapshots:
+                    raise ValueError(f"variants.{name}.latents: '{each}': {snapshot} is not in training.snapshots")
             for head, protocols in variant.heads.items():
                 _check_name(f"variants.{name}.heads", "head", head, self.heads)
                 for protocol in protocols:

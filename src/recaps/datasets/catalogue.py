@@ -72,9 +72,9 @@ def _degrees(default: float) -> Option:
     return Option(default, 0, 180, "degrees: the rotation is uniform between minus and plus this many degrees")
 
 
-def _rotated(default: float, title: str) -> Entry:
+def _rotated(default: float, title: str, size: int = 28) -> Entry:
     options = {"limit": _LIMIT, "degrees": _degrees(default)}
-    return Entry(title, 1, 28, 10, TRAIN_TEST, base="mnist", options=options)
+    return Entry(title, 1, size, 10, TRAIN_TEST, base="mnist", options=options)
 
 
 def _by_camera(title: str, splits: tuple[str, ...]) -> Entry:
@@ -98,6 +98,15 @@ _BATCHED = {
     "versions": Option(32, 1, 32, "versions: number of affNIST's 32 versions of each digit to read"),
 }
 
+_SCALED = {
+    "limit": _LIMIT,
+    "smallest": Option(0.7, 0.1, 1, "smallest: the smallest factor; a digit's factor is the same along both axes"),
+    "largest": Option(1.3, 1, 2, "largest: the largest factor; a digit's factor is the same along both axes"),
+}
+_NOISY = {
+    "limit": _LIMIT,
+    "deviation": Option(0.2, 0, 10, "deviation: standard deviation of the Gaussian noise of each pixel, white being 1"),
+}
 _PAIRED = {
     "limit": _LIMIT,
     "shift": Option(4, 0, 8, _SHIFT),
@@ -124,6 +133,13 @@ CATALOGUE: dict[str, Entry] = {
     "mnist-rotated-45": _rotated(45.0, "MNIST rotated by up to 45 degrees"),
     "mnist-rotated-90": _rotated(90.0, "MNIST rotated by up to 90 degrees"),
     "mnist-rotated-135": _rotated(135.0, "MNIST rotated by up to 135 degrees"),
+    "mnist-40-rotated": _rotated(180.0, "MNIST on 40x40 rotated by up to 180 degrees", 40),
+    "mnist-40-rotated-45": _rotated(45.0, "MNIST on 40x40 rotated by up to 45 degrees", 40),
+    "mnist-40-rotated-90": _rotated(90.0, "MNIST on 40x40 rotated by up to 90 degrees", 40),
+    "mnist-40-scaled": Entry(
+        "MNIST on 40x40 scaled by 0.7 to 1.3", 1, 40, 10, TRAIN_TEST, base="mnist", options=_SCALED
+    ),
+    "mnist-40-noisy": Entry("MNIST on 40x40 with noise", 1, 40, 10, TRAIN_TEST, base="mnist", options=_NOISY),
     "smallnorb-48": _by_camera("smallNORB, single cameras on 48x48", TRAIN_TEST),
     "smallnorb-48-azimuth": _by_camera("smallNORB, single cameras on 48x48, by azimuth", VIEWPOINT_SPLITS),
     "smallnorb-48-elevation": _by_camera("smallNORB, single cameras on 48x48, by elevation", VIEWPOINT_SPLITS),

@@ -1,4 +1,4 @@
-"""Data sets derived from MNIST: padded, shifted, rotated, and transformed by affNIST's documented procedure.
+"""Data sets derived from MNIST: padded, shifted, rotated, scaled, with noise, and as affNIST is documented.
 
 Random numbers depend only on set and split, and are drawn in the order of the base set's images. The first n images are
 therefore the same for every `limit`. MultiMNIST is an exception, as partners are drawn from all images.
@@ -53,8 +53,13 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
         return _shifted(name, split, base, original, options["shift"])
     if name == "affnist-generated":
         return affine_versions(name, split, base, original, options["versions"])
+    if name == "mnist-40-scaled":
+        return _scaled(name, split, base, original, options["smallest"], options["largest"])
+    if name == "mnist-40-noisy":
+        return _noisy(name, split, base, original, options["deviation"])
+    canvas = _CANVAS if name.startswith("mnist-40") else base.images.shape[-1]
     # One seed for all ranges of degrees: a smaller range has the same rotations, scaled.
-    return _rotated("mnist-rotated", split, base, original, options["degrees"])
+    return _rotated("mnist-rotated", split, base, original, options["degrees"], canvas)
 
 
 def generator(*words: str | int) -> np.random.Generator:
@@ -118,11 +123,30 @@ def _shifted(name: str, split: str, base: Arrays, original: npt.NDArray[np.int64
     return _finish(base, original, warp.shift(images, down, right), factors, f"{name}/{split}", parameters)
 
 
-def _rotated(seed: str, split: str, base: Arrays, original: npt.NDArray[np.int64], degrees: float) -> Arrays:
+def _rotated(
+    seed: str, split: str, base: Arrays, original: npt.NDArray[np.int64], degrees: float, canvas: int
+) -> Arrays:
     angles = degrees * (2 * generator(seed, split).random(len(base)) - 1)
-    images = warp.affine(base.images[:, 0], warp.rotation(angles), np.zeros((len(base), 2)), base.images.shape[-1])
+    images = warp.affine(base.images[:, 0], warp.rotation(angles), np.zeros((len(base), 2)), canvas)
     factors = {"rotation": angles.astype(np.float32)}
     return _finish(base, original, images, factors, f"{seed}/{split}", {"rotation": [-degrees, degrees]})
+
+
+def _scaled(
+    name: str, split: str, base: Arrays, original: npt.NDArray[np.int64], smallest: float, largest: float
+) -> Arrays:
+    scales = smallest + (largest - smallest) * generator(name, split).random(len(base))
+    images = warp.affine(base.images[:, 0], scales[:, None, None] * np.eye(2), np.zeros((len(base), 2)), _CANVAS)
+    parameters = {"scale": [smallest, largest]}
+    return _finish(base, original, images, {"scale": scales.astype(np.float32)}, f"{name}/{split}", parameters)
+
+
+def _noisy(name: str, split: str, base: Arrays, original: npt.NDArray[np.int64], deviation: float) -> Arrays:
+    images = warp.pad(base.images[:, 0], _BORDER)
+    random = generator(name, split)
+    for image in images:  # one at a time, so that the noise of all need not fit the memory
+        image[:] = np.rint(np.clip(image + 255 * deviation * random.standard_normal(image.shape), 0, 255))
+    return _finish(base, original, images, {}, f"{name}/{split}", {"deviation": deviation})
 
 
 def _finish(

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,17 @@ log = logging.getLogger(__name__)
 
 Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+
+
+class Fitted(NamedTuple):
+    """A fitted classifier, and the originals of the images that it was fitted on."""
+
+    classifier: Any
+    originals: Labels
+
+
+#: Fitted classifiers, one for each draw, by the settings of the head and of the images that they are fitted on.
+Fits = dict[str, list[Fitted]]
 
 #: An original whose number is this modulo 7 is for testing, in protocols with disjoint digits.
 TEST_DIGIT = 6
@@ -44,13 +55,14 @@ def evaluate_all(
         UserError: see `evaluate`.
     """
     results: dict[str, dict[str, Any]] = {}
+    fits: Fits = {}
     for name, protocols in heads.items():
         for protocol, settings in protocols.items():
             file = kept / f"{name}-{protocol}.json" if kept else None
             key = _key(latents, settings, code) if file else ""
             made = read_json(file) if file and file.exists() else {}
             if not file or made.get("key") != key:
-                made = {"key": key, "result": evaluate(latents, **settings)}
+                made = {"key": key, "result": evaluate(latents, **settings, fits=fits)}
                 log.info("%s, %s: accuracy %.2f %%", name, protocol, 100 * made["result"]["accuracy"])
                 if file:
                     write_json(file, made)
@@ -65,13 +77,16 @@ def _key(latents: Path, settings: Mapping[str, Any], code: str) -> str:
     return hashlib.sha256(json.dumps([settings, made, code], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def evaluate(latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(
+    latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any], *, fits: Fits | None = None
+) -> dict[str, Any]:
     """Fit a head on one part of the latents, test it on another, and return the result.
 
     Args:
         latents: a run's latents.
         head: settings of the head, as in `recaps.config.heads.Head`.
         protocol: settings of the protocol, as in `recaps.config.heads.Protocol`.
+        fits: classifiers that were fitted on these latents before; those that this call fits are added.
 
     Returns:
         `accuracy` (a fraction), the numbers of images `n` and `n_fit`, the settings, and how it was measured.
@@ -85,22 +100,20 @@ def evaluate(latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any]
     n_fit: int = 0
     shared: int | None = None
     if settings.kind == "argmax":
-        right = highest_are_labels(tested, truth)
+        accuracy = highest_are_labels(tested, truth).mean()
     else:
         assert rules.fit is not None
-        fitted, labels, seen = _select(latents, rules.fit, settings)
-        n_fit = len(labels)
+        fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits)
+        n_fit = len(fitted[0].originals)
         if rules.fit.set != rules.test.set:
             shared = 0
         elif original.min() >= 0:
-            shared = int(np.isin(original, seen).sum())
-        if labels.ndim > 1:
-            raise UserError(f"{latents}: images of {rules.fit.set} have several labels, which needs an 'argmax' head")
-        right = classifier(settings).fit(fitted, labels).predict(tested) == truth
+            shared = int(np.isin(original, np.concatenate([each.originals for each in fitted])).sum())
+        accuracy = np.mean([(each.classifier.predict(tested) == truth).mean() for each in fitted])
     return {
         "kind": "head",
         "title": rules.title,
-        "accuracy": float(right.mean()),
+        "accuracy": float(accuracy),
         "n": len(truth),
         "n_fit": n_fit,
         "test_images_whose_original_was_fitted": shared,
@@ -146,6 +159,32 @@ def classifier(head: Head) -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), fitted)
+
+
+def _fit(latents: Path, head: Head, part: Part, fits: Fits) -> list[Fitted]:
+    """Fit a head on each draw of a part, or return it from `fits`."""
+    key = head.model_dump_json() + part.model_dump_json()
+    if key not in fits:
+        values, labels, originals = _select(latents, part, head)
+        if labels.ndim > 1:
+            raise UserError(f"{latents}: images of {part.set} have several labels, which needs an 'argmax' head")
+        draws = [_draw(labels, part, draw, f"{latents}, {part.set}") for draw in range(part.draws)]
+        fits[key] = [Fitted(classifier(head).fit(values[rows], labels[rows]), originals[rows]) for rows in draws]
+    return fits[key]
+
+
+def _draw(labels: Labels, part: Part, draw: int, where: str) -> npt.NDArray[np.intp]:
+    """Return the rows of one draw of `per_class` images of each class, in file order; all rows without `per_class`."""
+    if part.per_class is None:
+        return np.arange(len(labels))
+    random = np.random.default_rng(draw)
+    of_class = {int(label): np.flatnonzero(labels == label) for label in np.unique(labels)}
+    for label, rows in of_class.items():
+        if len(rows) < part.per_class:
+            raise UserError(
+                f"{where}: per_class is {part.per_class}, but there are {len(rows)} images of class {label}"
+            )
+    return np.sort(np.concatenate([random.choice(rows, part.per_class, replace=False) for rows in of_class.values()]))
 
 
 def _select(latents: Path, part: Part, head: Head) -> tuple[Features, Labels, Labels]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from recaps import npz
 from recaps.config.base import snapshot_of
+from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
-from recaps.io import digest_of
+from recaps.io import digest_of, read_json
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.run import load_model
@@ -41,7 +42,7 @@ def read_model(
     Args:
         run: the run's folder.
         latents: for each set its folder and the number of images (None: all). A name with `@1000` means the snapshot
-            after 1,000 steps.
+            `1000`.
         probes: for each probe the folder of the images, and their number.
         codes: fingerprints of the code that computes `latents` and `probes`.
         device: `auto`, `cpu` or `cuda`.
@@ -52,9 +53,9 @@ def read_model(
     """
 
     @cache
-    def trained(step: int | None = None) -> Any:
+    def trained(snapshot: str | None = None) -> Any:
         where = devices.choose(device, threads)
-        return *load_model(run, where, step), where
+        return *load_model(run, where, steps[snapshot] if snapshot else None), where
 
     def latents_on(name: str) -> dict[str, Array]:
         model, config, where = trained(snapshot_of(name)[1])
@@ -67,6 +68,7 @@ def read_model(
         return probe(model, config, folder, where, name=name, images=images)
 
     files = named(run, RUN_FILES)
+    steps = Training.model_validate(read_json(files["config"])["training"]).snapshots
     source = [digest_of(files["model"]), digest_of(files["config"])]
 
     def keys(kind: str, wanted: Mapping[str, tuple[Path, int | None]]) -> dict[str, str]:

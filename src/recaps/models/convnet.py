@@ -50,8 +50,9 @@ class ConvNet(Model):
         return scores
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
-        """The class `scores` [B, classes]."""
-        return {"scores": self(images)}
+        """The class `scores` [B, classes], and the values of the `hidden` units [B, hidden]."""
+        hidden = self.features(images)
+        return {"scores": self.scores(hidden), "hidden": hidden}
 
 
 def build(options: ConvNetOptions, image_shape: tuple[int, int, int], classes: int) -> ConvNet:

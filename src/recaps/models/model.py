@@ -70,12 +70,19 @@ class Model(nn.Module):
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
 
-    def routing_operations(self, images: int) -> int:
-        """Floating-point operations that votes and routing need in a training step, by their equations (0: none)."""
+    def own_operations(self, images: int) -> int:
+        """Floating-point operations of a training step that PyTorch does not count as the equations do (0: none).
+
+        These are votes and routing, and what another library computes.
+        """
         return 0
 
     def class_scores(self, images: Tensor) -> Tensor:
         """Class scores [B, classes] of images [B, C, H, W]. Models that are trained without labels have none."""
+        raise NotImplementedError
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Encode images [B, C, H, W] and decode them, [B, C, H, W]. Models without a decoder have no pictures."""
         raise NotImplementedError
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:

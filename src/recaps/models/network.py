@@ -58,7 +58,7 @@ class CapsuleNetwork(Model):
             return self.primary(leaky_relu(features, self.options.leaky_slope))
         return self.primary(features.relu())
 
-    def reconstruct(self, capsules: Tensor, mask: Tensor) -> Tensor:
+    def decode(self, capsules: Tensor, mask: Tensor) -> Tensor:
         """Decode capsules [B, L, D], each multiplied by its mask value [B, L], to images [B, C, H, W]."""
         assert self.decoder is not None
         return self.decoder((capsules * mask.unsqueeze(2)).flatten(1))
@@ -83,10 +83,10 @@ class CapsuleNetwork(Model):
                 moved = capsules.clone()
                 old = moved[..., dimension]
                 moved[..., dimension] = torch.where(chosen, old + value if relative else value, old)
-                pictures.append(self.reconstruct(moved, mask))
+                pictures.append(self.decode(moved, mask))
         return torch.stack(pictures, 1).unflatten(1, (capsules.shape[2], len(values)))
 
-    def routing_operations(self, images: int) -> int:
+    def own_operations(self, images: int) -> int:
         """Operations of votes and routing; gradients count twice the forward pass."""
         inputs, input_dim, outputs, output_dim = self.votes.weight.shape
         values = images * inputs * outputs * output_dim

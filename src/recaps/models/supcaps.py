@@ -49,7 +49,7 @@ class SupCaps(CapsuleNetwork):
         parts = batch.get("parts", batch["images"].unsqueeze(1))
         masks = one_hot(labels, capsules.shape[1]).to(capsules.dtype)
         errors = [
-            summed_squared_error(self.reconstruct(capsules, mask), part)
+            summed_squared_error(self.decode(capsules, mask), part)
             for mask, part in zip(masks.unbind(1), parts.unbind(1), strict=True)
         ]
         return torch.stack(errors).sum(0)
@@ -62,6 +62,11 @@ class SupCaps(CapsuleNetwork):
         lengths: Tensor = self(images).capsules.norm(dim=2)
         return lengths
 
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Decode the longest capsule."""
+        capsules = self(images).capsules
+        return self.decode(capsules, self.longest(capsules))
+
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """`capsules` [B, L, D]; their lengths, `scores` [B, L]; routing `support` [B, L] and its `ranks` [B, L], 0 for
         the largest; the `mask` [B, L] of the longest capsule; with a decoder, the `reconstruction_error` [B]."""
@@ -73,7 +78,7 @@ class SupCaps(CapsuleNetwork):
         """The latents of every supervised network: `capsules`, `scores`, `mask` and `reconstruction_error`."""
         latents = {"capsules": capsules, "scores": capsules.norm(dim=2), "mask": self.longest(capsules)}
         if self.decoder is not None:
-            decoded = self.reconstruct(capsules, latents["mask"])
+            decoded = self.decode(capsules, latents["mask"])
             latents["reconstruction_error"] = summed_squared_error(decoded, images)
         return latents
 

@@ -81,7 +81,7 @@ def fit(
             with arithmetic(batches.device, training.precision):
                 waiting.append(model.training_step(batches(progress.step), progress.step))
             progress.step += 1
-            if progress.step in training.snapshots:
+            if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)
             lease.touch()
             last = progress.step == training.steps

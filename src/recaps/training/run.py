@@ -165,7 +165,7 @@ def _fingerprint(settings: Mapping[str, Any], seed: int, datasets: Sequence[Path
 
 def _save(model: Model, checkpoints: Path, training: Training, file: Path) -> None:
     """Write the weights, and those of the snapshots as `step-1000/...`."""
-    snapshots = [checkpoint.snapshot(checkpoints, step).read_bytes() for step in training.snapshots]
+    snapshots = [checkpoint.snapshot(checkpoints, step).read_bytes() for step in {*training.snapshots.values()}]
     tensors = checkpoint.weights(model)
     for each in snapshots:
         tensors |= safetensors.torch.load(each)

@@ -1,18 +1,22 @@
-"""Compare the speed of training steps of several variants."""
+"""Compare the cost of several variants: time per training step and per batch in inference, operations, parameters."""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from recaps import io, provenance
 from recaps.arrays import read
 from recaps.config.training import Training
-from recaps.models.model import Model
+from recaps.models.model import Batch, Model
+from recaps.plain import plain
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import Images, images_of
@@ -32,9 +36,11 @@ def time_variants(
     threads: int | None = None,
     project: Path | None = None,
 ) -> None:
-    """Time training steps, including their batches, and write the seconds per step to `out` (JSON).
+    """Time training steps, including their batches, and inference, and write the seconds to `out` (JSON).
 
-    Each round times all variants in a random order, so that other load on the machine affects all of them alike.
+    Each round times all variants in a random order, so that other load on the machine affects all of them alike. If
+    training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers.
+    Inference is `Model.latents` of one batch. Operations are those of a training step, divided by its images.
 
     Args:
         variants: the `model` and `training` of each variant, as for `train`.
@@ -54,17 +60,29 @@ def time_variants(
     }
     splits = {folder: read(folder) for folder in set(datasets.values())}
     on_device = {folder: images_of(arrays, where) for folder, arrays in splits.items()}
-    steppers = {}
+    models, steppers, readers = {}, {}, {}
     for name, folder in datasets.items():
         shape = view_shape(splits[folder].images.shape[1:], trainings[name])
         model = fresh_model(variants[name], shape, int(splits[folder].record["classes"]), seed=0)
-        steppers[name] = _stepper(model, trainings[name], on_device[folder], where)
-    for step in steppers.values():
-        step(2)
-    names, seconds = list(variants), {name: list[float]() for name in variants}
+        model.place(where).configure(trainings[name])
+        batches = Batches(on_device[folder], trainings[name], 0, where)
+        models[name], readers[name] = model, _reader(model, batches(0)["images"])
+        ends = [*model.phases().values(), trainings[name].steps]
+        steppers[name] = {
+            phase: _stepper(model, batches, phase) for phase in itertools.starmap(range, itertools.pairwise(ends))
+        }
+    for name in variants:
+        readers[name](1)
+        for step in steppers[name].values():
+            step(2)
+    names = list(variants)
+    seconds, reading = ({name: list[float]() for name in names} for _ in range(2))
     for each in range(rounds):
         for place in torch.randperm(len(names), generator=generator(0, "timing", each)).tolist():
-            seconds[names[place]].append(_timed(steppers[names[place]], steps, where) / steps)
+            name = names[place]
+            taken = {phase: len(phase) * _timed(step, steps, where) / steps for phase, step in steppers[name].items()}
+            seconds[name].append(sum(taken.values()) / trainings[name].steps)
+            reading[name].append(_timed(readers[name], steps, where) / steps)
     io.write_json(
         out,
         {
@@ -72,6 +90,12 @@ def time_variants(
             "rounds": rounds,
             "steps": steps,
             "seconds_per_step": seconds,
+            "seconds_per_batch_of_inference": reading,
+            "operations_per_image": {
+                name: _operations_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
+                for name, folder in datasets.items()
+            },
+            "parameters": {name: sum(each.numel() for each in model.parameters()) for name, model in models.items()},
             "batch_size": {name: training.batch_size for name, training in trainings.items()},
             "precision": {name: devices.resolve(where, training.precision) for name, training in trainings.items()},
             "stand_in": any(arrays.record["stand_in"] for arrays in splits.values()),
@@ -82,21 +106,53 @@ def time_variants(
     )
 
 
-def _stepper(model: Model, training: Training, images: Images, device: torch.device) -> Callable[[int], None]:
-    """Return a function that trains a model for a further number of steps."""
-    model.place(device).configure(training)
+def count_operations(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
+    """Return the floating-point operations that training step `at` needs.
+
+    Convolutions and fully connected layers are counted as PyTorch runs them. Votes and routing are counted by their
+    equations, because the block-diagonal products that compute them do more arithmetic.
+    """
+    counter: Any = FlopCounterMode(display=False)
+    with plain(), counter, devices.arithmetic(device, precision):
+        model.training_step(batch, at)
+    by_operation = counter.get_flop_counts()["Global"]
+    own = model.own_operations(len(batch["labels"]))
+    return own + sum(n for operation, n in by_operation.items() if not own or "bmm" not in str(operation))
+
+
+def _operations_per_image(
+    model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
+) -> float:
+    """Return the operations of a training step on two images, divided by two; the mean over the steps of all phases."""
+    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
     model.train()
-    batches = Batches(images, training, 0, device)
-    done = 0
+    counts = {phase: count_operations(model, batch, phase[0], device, training.precision) / 2 for phase in phases}
+    return sum(len(phase) * count for phase, count in counts.items()) / training.steps
+
+
+def _stepper(model: Model, batches: Batches, phase: range) -> Callable[[int], None]:
+    """Return a function that trains a model for a further number of steps of a phase, over and over."""
+    numbers = itertools.cycle(phase)
 
     def step(n: int) -> None:
-        nonlocal done
-        for _ in range(n):
-            with devices.arithmetic(device, training.precision):
-                model.training_step(batches(done), done)
-            done += 1
+        model.train()
+        for number in itertools.islice(numbers, n):
+            with devices.arithmetic(batches.device, model.training_options.precision):
+                model.training_step(batches(number), number)
 
     return step
+
+
+def _reader(model: Model, images: Tensor) -> Callable[[int], None]:
+    """Return a function that computes the latents of the same images n times."""
+
+    def read_images(n: int) -> None:
+        model.eval()
+        with torch.inference_mode():
+            for _ in range(n):
+                model.latents(images)
+
+    return read_images
 
 
 def _timed(step: Callable[[int], None], n: int, device: torch.device) -> float:

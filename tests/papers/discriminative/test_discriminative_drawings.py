@@ -450,6 +450,6 @@ def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -
     alone = np.zeros_like(capsules)
     alone[0, 3], alone[1, 7] = capsules[0, 3], capsules[1, 7]
     with torch.inference_mode():
-        expected = loaded.reconstruct(torch.from_numpy(alone), torch.ones(2, 10))[:, 0]
+        expected = loaded.decode(torch.from_numpy(alone), torch.ones(2, 10))[:, 0]
     assert pictures.shape == (2, 28, 28)
     np.testing.assert_allclose(pictures, expected, rtol=1e-5)

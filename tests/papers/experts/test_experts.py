@@ -419,12 +419,12 @@ def test_the_chain_is_shown_beside_the_autoencoder_alone() -> None:
 
 def test_operations_are_counted_for_the_phase_that_learns() -> None:
     net = trained(10)
-    assert net.routing_operations(8) == 0
+    assert net.own_operations(8) == 0
     net.training_step(batch(), 10)
-    encoder = net.routing_operations(8)
+    encoder = net.own_operations(8)
     net.training_step(batch(), 20)
-    assert 0 < encoder < net.routing_operations(8)
-    assert net.routing_operations(16) == 2 * net.routing_operations(8)
+    assert 0 < encoder < net.own_operations(8)
+    assert net.own_operations(16) == 2 * net.own_operations(8)
 
 
 def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:

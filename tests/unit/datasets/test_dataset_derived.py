@@ -91,6 +91,41 @@ def test_smaller_ranges_show_the_same_turns_scaled(digits: Arrays) -> None:
     np.testing.assert_array_equal(make("mnist-rotated", "test", digits, degrees=0).images, digits.images)
 
 
+@pytest.mark.parametrize(("name", "degrees"), [("", 180), ("-45", 45), ("-90", 90)])
+def test_rotated_on_a_larger_canvas_loses_no_corner(digits: Arrays, name: str, degrees: int) -> None:
+    """The middle is the rotated 28x28 image."""
+    whole, small = (make(f"{stem}{name}", "test", digits) for stem in ("mnist-40-rotated", "mnist-rotated"))
+    np.testing.assert_array_equal(whole.images[:, :, 6:-6, 6:-6], small.images)
+    np.testing.assert_array_equal(whole.factors["rotation"], small.factors["rotation"])
+    assert whole.record["parameters"] == {"rotation": [-degrees, degrees]}
+    block = Arrays(np.full((120, 1, 28, 28), 255, np.uint8), digits.labels)
+    ink = make(f"mnist-40-rotated{name}", "test", block).images.sum((1, 2, 3)) / 255
+    np.testing.assert_allclose(ink, 28 * 28, rtol=0.01)
+
+
+def test_scaled_equals_scipy(digits: Arrays) -> None:
+    made = make("mnist-40-scaled", "test", digits)
+    factors = made.factors["scale"]
+    assert factors.min() == pytest.approx(0.7, abs=0.02)
+    assert factors.max() == pytest.approx(1.3, abs=0.02)
+    for k in range(0, 120, 3):
+        expected = slow_affine(digits.images[k, 0], factors[k] * np.eye(2), np.zeros(2), 40)
+        np.testing.assert_allclose(made.images[k, 0], expected, atol=0.52)
+
+
+def test_noise_has_its_deviation_and_stays_between_black_and_white(digits: Arrays) -> None:
+    plain, noisy = make("mnist-40", "test", digits), make("mnist-40-noisy", "test", digits)
+    black = plain.images == 0
+    noise = noisy.images[black].astype(float)
+    # A Gaussian cut at zero: half the pixels stay black, and the others have its upper half.
+    assert np.mean(noise == 0) == pytest.approx(0.5, abs=0.01)
+    assert np.sqrt(np.square(noise).mean() * 2) == pytest.approx(0.2 * 255, rel=0.01)
+    grey = (plain.images > 115) & (plain.images < 140)
+    change = noisy.images[grey].astype(float) - plain.images[grey]
+    assert change.std() == pytest.approx(0.2 * 255, rel=0.1)
+    np.testing.assert_array_equal(make("mnist-40-noisy", "test", digits, deviation=0).images, plain.images)
+
+
 def test_affine_equals_scipy(digits: Arrays) -> None:
     made = make("affnist-generated", "test", digits, versions=2)
     f = made.factors
@@ -151,14 +186,26 @@ def test_translation_range_is_tight() -> None:
     assert np.argwhere(corner[0]).tolist() == [[8, 8]]
 
 
-@pytest.mark.parametrize("name", ["mnist-shifted", "mnist-40-shifted", "mnist-rotated", "affnist-generated"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mnist-shifted",
+        "mnist-40-shifted",
+        "mnist-rotated",
+        "mnist-40-scaled",
+        "mnist-40-noisy",
+        "affnist-generated",
+    ],
+)
 def test_deterministic_and_different_between_splits(digits: Arrays, name: str) -> None:
     first, again, other = (make(name, split, digits) for split in ("test", "test", catalogue.splits(name)[0]))
     assert first.digest() == again.digest()
     assert other.digest() != first.digest()
 
 
-@pytest.mark.parametrize("name", ["mnist-40", "mnist-shifted", "mnist-40-shifted", "mnist-rotated"])
+@pytest.mark.parametrize(
+    "name", ["mnist-40", "mnist-shifted", "mnist-40-shifted", "mnist-rotated", "mnist-40-scaled", "mnist-40-noisy"]
+)
 def test_limit_gives_the_first_images(digits: Arrays, name: str) -> None:
     whole, few = make(name, "test", digits), make(name, "test", digits, limit=7)
     np.testing.assert_array_equal(few.images, whole.images[:7])

@@ -98,7 +98,7 @@ class DiscriminativeCaps(SupCaps):
         """
         return self.latents_of(self(images).capsules, images)
 
-    def routing_operations(self, images: int) -> int:
+    def own_operations(self, images: int) -> int:
         """Count the votes, their lengths and the weighted sum; then dot products and two products for the gradients."""
         inputs, input_dim, outputs, output_dim = self.votes.weight.shape
         forward = 2 * input_dim + 2 + 2

@@ -197,7 +197,7 @@ def _reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
     model: Any = load_model(run, torch.device("cpu"))[0]
     mask = np.eye(capsules.shape[1], dtype=np.float32)[labels]
     with torch.inference_mode():
-        pictures = model.reconstruct(torch.from_numpy(capsules), torch.from_numpy(mask))
+        pictures = model.decode(torch.from_numpy(capsules), torch.from_numpy(mask))
     return np.asarray(pictures[:, 0].float().numpy())
 
 

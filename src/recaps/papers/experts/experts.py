@@ -212,7 +212,7 @@ class Experts(Model):
         for group in descent.param_groups:
             group["lr"] = group["initial_lr"] * self.options.rate_end**done
 
-    def routing_operations(self, images: int) -> int:
+    def own_operations(self, images: int) -> int:
         """Count the operations of the phase of the last step.
 
         Routing takes votes, their lengths, T weighted sums and T - 1 cosines. W adds mixing back, forward again, and

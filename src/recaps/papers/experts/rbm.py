@@ -66,6 +66,11 @@ class RBM(Model):
             getattr(self, name).copy_(torch.from_numpy(values))
         return {"loss": loss}
 
+    def own_operations(self, images: int) -> int:
+        """Scikit-learn's five products: the hidden units of the images, the chains' visible and hidden units, and both
+        halves of the gradient."""
+        return 5 * 2 * images * self.weight.numel()
+
     def reconstruct(self, images: Tensor) -> Tensor:
         """Mean-field reconstruction: pixel probabilities given the probabilities of the hidden units."""
         return self.visible(self.hidden(images.flatten(1))).float().unflatten(1, self.image_shape)

@@ -179,6 +179,10 @@ class GenerativeCapsules(Model):
 
     # Evaluation
 
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """The mean of the picture of the parts, at median presences and mean poses."""
+        return self.picture(self.infer(images).part_belief).mean
+
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """The parameters of q and the bound.
 

@@ -81,6 +81,8 @@ class SCAE(Model):
         self.prior_probe = _linear(options.objects, classes)
         self.posterior_probe = _linear(options.objects, classes)
         self.noise = Noise()
+        #: The step whose noise is added to presences in evaluation.
+        self.test_noise = 0 if options.noise_at_test else None
 
     def parts(self, images: Tensor, noise: int | None) -> Parts:
         """The parts of images. `noise`: the training step whose noise is added to the presences; None: no noise."""
@@ -183,6 +185,10 @@ class SCAE(Model):
 
     # Evaluation
 
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """The mean of the mixture of the parts' templates."""
+        return self.pictures(self.parts(images, self.test_noise), images).mean
+
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Presences of the objects and the error of the picture.
 
@@ -190,9 +196,8 @@ class SCAE(Model):
             `presence` [B, K], the posterior presences, and `prior_presence` [B, K]; the summed squared
             `reconstruction_error` [B] of the mean of the mixture.
         """
-        noise = 0 if self.options.noise_at_test else None
-        parts = self.parts(images, noise)
-        objects = self.objects(parts, noise)
+        parts = self.parts(images, self.test_noise)
+        objects = self.objects(parts, self.test_noise)
         return {
             "presence": objects.mass,
             "prior_presence": objects.presence,

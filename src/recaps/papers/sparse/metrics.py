@@ -55,7 +55,8 @@ def along_training(results: Results, variant: str, head: str, trained: str) -> d
     settings, protocols = results.paper.variants[variant], results.paper.protocols
     tested = {protocol: snapshot_of(protocols[protocol].test.set) for protocol in settings.heads.get(head, ())}
     test_set = protocols[trained].test.set
-    steps = {step: each for each, (name, step) in tested.items() if name == test_set and step is not None}
+    at = settings.training.snapshots
+    steps = {at[kept]: each for each, (name, kept) in tested.items() if name == test_set and kept is not None}
     return dict(sorted(steps.items())) | {settings.training.steps: trained} if steps else {}
 
 

@@ -30,11 +30,11 @@ def single_capsules(model: SparseCaps, images: Tensor, labels: Tensor) -> dict[s
     routed = model(images)
     mask = model.mask(routed.coupling)
     each = torch.eye(mask.shape[1], device=mask.device)
-    single = [model.reconstruct(routed.capsules, mask * only) for only in each]
-    without = [model.reconstruct(routed.capsules, mask * (1 - only)) for only in each]
+    single = [model.decode(routed.capsules, mask * only) for only in each]
+    without = [model.decode(routed.capsules, mask * (1 - only)) for only in each]
     return {
         "images": images,
-        "full": model.reconstruct(routed.capsules, mask),
+        "full": model.decode(routed.capsules, mask),
         "single": torch.stack(single, 1),
         "without": torch.stack(without, 1),
         "mask": mask,

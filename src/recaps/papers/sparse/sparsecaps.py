@@ -44,11 +44,16 @@ class SparseCaps(CapsuleNetwork):
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
         images = batch["images"]
         routed = self(images)
-        reconstructions = self.reconstruct(routed.capsules, self.mask(routed.coupling))
+        reconstructions = self.decode(routed.capsules, self.mask(routed.coupling))
         if self.boosting is not None and self.training:
             left = self.training_options.steps - (step + 1)
             self.boosting.observe(self.support(routed.coupling), update=left >= self.options.settle_steps)
         return {"loss": summed_squared_error(reconstructions, images).mean()}
+
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Decode all capsules if dense, else those of the mask."""
+        routed = self(images)
+        return self.decode(routed.capsules, self.mask(routed.coupling))
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Return `capsules` [B, L, D]; routing `support`, `ranks` (0 for the largest, boosted if sparse) and `mask`
@@ -60,7 +65,7 @@ class SparseCaps(CapsuleNetwork):
             "support": supports,
             "ranks": self.ranks(supports),
             "mask": mask,
-            "reconstruction_error": summed_squared_error(self.reconstruct(routed.capsules, mask), images),
+            "reconstruction_error": summed_squared_error(self.decode(routed.capsules, mask), images),
         }
 
 
