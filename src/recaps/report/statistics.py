@@ -86,6 +86,20 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
 
 
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct p-values for their number by Holm's method; None stays None.
+
+    The k-th smallest of n p-values is multiplied by n - k + 1; none is smaller than the one before, or above 1.
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        corrected[place] = largest
+    return corrected
+
+
 def sd(values: Sequence[float] | Array) -> float:
     """Sample standard deviation (n - 1), e.g. over seeds: exactly 0 if all values are equal, nan for fewer than two."""
     if len(values) < 2:

@@ -115,7 +115,7 @@ def count_operations(model: Model, batch: Batch, at: int, device: torch.device, 
     counter: Any = FlopCounterMode(display=False)
     with plain(), counter, devices.arithmetic(device, precision):
         model.training_step(batch, at)
-    by_operation = counter.get_flop_counts()["Global"]
+    by_operation = counter.get_flop_counts().get("Global", {})
     own = model.own_operations(len(batch["labels"]))
     return own + sum(n for operation, n in by_operation.items() if not own or "bmm" not in str(operation))
 

@@ -1,0 +1,1 @@
+"""The models of all papers under one protocol."""

@@ -1,0 +1,92 @@
+"""Metrics of the comparison, and the rows that its tables and figures share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from recaps.config.heads import Head
+from recaps.npz import Array
+from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+
+#: The snapshot after the same number of training images.
+IMAGES = "equal-images"
+#: The snapshot after the same time of training. The protocols that test it end with `-time`.
+TIME = "equal-time"
+
+#: Test sets, by protocol.
+TESTS = {
+    "mnist": "MNIST",
+    "affnist": "affNIST",
+    "rotated-45": "rotated 45°",
+    "rotated-90": "rotated 90°",
+    "rotated-180": "rotated 180°",
+    "scaled": "scaled",
+    "noisy": "noisy",
+}
+#: Linear heads that are fitted on few labels and tested on MNIST, by protocol.
+LABELS = {"labels-10": "10 labels", "labels-100": "100 labels", "labels-1000": "1,000 labels"}
+
+
+class Row(NamedTuple):
+    """A head of a variant: a row of the tables, a line of the figures."""
+
+    variant: str
+    head: str
+    model: str
+    features: str
+
+
+def metrics(results: Results) -> pd.DataFrame:
+    """Accuracies of all heads, and the cost of each model as one job measured it."""
+    return pd.concat([head_metrics(results), metric_rows([*_cost(results)])], ignore_index=True)
+
+
+def _cost(results: Results) -> Iterator[MetricRow]:
+    timing = results.timing("cost")
+    for variant, settings in results.paper.variants.items():
+        steps, batch = settings.training.snapshots, timing["batch_size"][variant]
+        seconds = np.array(timing["seconds_per_step"][variant])
+        reading = batch / np.array(timing["seconds_per_batch_of_inference"][variant])
+        first = results.own_seeds[variant][0]
+        for snapshot, n in steps.items():
+            yield mean_row(variant, first, f"seconds-{snapshot}", n * seconds, "seconds", "")
+            yield variant, first, f"images-{snapshot}", float(n * batch), math.nan, 0, "count", ""
+        yield mean_row(variant, first, "images-per-second", reading, "images/s", "")
+        for metric in ("parameters", "operations_per_image"):
+            yield variant, first, metric.replace("_", "-"), float(timing[metric][variant]), math.nan, 0, "count", ""
+
+
+def rows(results: Results, kind: str) -> list[Row]:
+    """The heads of a kind (`argmax`, `linear` or `svm`), in the order of the variants."""
+    heads = results.paper.heads
+    return [
+        Row(variant, head, settings.title, features(heads[head]))
+        for variant, settings in results.paper.variants.items()
+        for head in settings.heads
+        if heads[head].kind == kind
+    ]
+
+
+def features(head: Head) -> str:
+    """What a head classifies, e.g. `presence, pose`."""
+    return "class scores" if head.kind == "argmax" else ", ".join(head.features)
+
+
+def main_rows(results: Results) -> dict[str, list[Row]]:
+    """The heads that figures show, by group: a model's own class scores if it has any, else its linear heads."""
+    own = rows(results, "argmax")
+    labelled = {row.variant for row in own}
+    return {
+        "With labels: class scores": own,
+        "Without labels: linear heads": [row for row in rows(results, "linear") if row.variant not in labelled],
+    }
+
+
+def accuracies(results: Results, row: Row, protocol: str) -> Array:
+    """The accuracy of a head in percent for each seed, [seeds]; empty if the head is not tested so."""
+    return results.metric(row.variant, f"{row.head}-{protocol}")
