@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recaps.report.statistics import Estimate, difference, over_seeds, proportion_error, published, sd
+from recaps.report.statistics import Estimate, difference, holm, over_seeds, proportion_error, published, sd
 
 pytestmark = pytest.mark.unit
 
@@ -104,3 +104,31 @@ def test_a_perfect_score_is_uncertain_too(fraction: float) -> None:
 
 def test_proportion_error_is_the_binomials_for_many_images() -> None:
     assert proportion_error(0.9, 10_000) == pytest.approx(math.sqrt(0.9 * 0.1 / 10_000), rel=0.01)
+
+
+def _rejected(p_values: list[float], level: float) -> list[bool]:
+    """Holm's procedure: from the smallest p-value up, reject until one exceeds level / (number of those left)."""
+    rejected = [False] * len(p_values)
+    left = list(range(len(p_values)))
+    while left:
+        smallest = min(left, key=lambda place: p_values[place])
+        if p_values[smallest] > level / len(left):
+            break
+        rejected[smallest] = True
+        left.remove(smallest)
+    return rejected
+
+
+def test_holms_p_values_reject_what_the_procedure_rejects() -> None:
+    draw = np.random.default_rng(0)
+    for n in (1, 2, 5, 12):
+        p_values = (draw.random(n) ** 3).tolist()
+        for level in (0.001, 0.01, 0.05, 0.2, 0.5):
+            assert [p <= level for p in holm(p_values) if p is not None] == _rejected(p_values, level)
+
+
+def test_holms_method_counts_only_known_p_values() -> None:
+    assert holm([0.01, None, 0.03]) == [0.02, None, 0.03]
+    assert holm([0.02, 0.02, 0.9]) == pytest.approx([0.06, 0.06, 0.9])
+    assert holm([0.6, 0.7]) == [1, 1]
+    assert holm([None]) == [None]

@@ -99,7 +99,9 @@ def _panels(results: Results) -> list[tuple[str, list[Row]]]:
     panels = []
     for title, rows in main_rows(results).items():
         parts = np.array_split(np.arange(len(rows)), -(-len(rows) // LINES)) if rows else []
-        panels += [(f"{title} ({k})" if k > 1 else title, [rows[i] for i in part]) for k, part in enumerate(parts, 1)]
+        panels += [
+            (f"{title} ({k})" if len(parts) > 1 else title, [rows[i] for i in part]) for k, part in enumerate(parts, 1)
+        ]
     return panels
 
 
