@@ -14,6 +14,8 @@ SCALE ?= desk
 PAPERS ?=
 # For `make publish`: unavailable data sets.
 WITHOUT ?=
+# For `make publish`: any text, to keep the published runs of other seeds and variants.
+ADD ?=
 # For `make demo`: any text, to print each job instead of the progress.
 VERBOSE ?=
 # For `make faults`: the number of faults.
@@ -104,7 +106,7 @@ estimate: environment ## Jobs and storage of each paper, and hours where `make b
 	@$(BIN)/python -m recaps.estimate --scale $(ESTIMATED) $(if $(DEVICE),--device "$(DEVICE)")
 
 publish: environment ## Copy finished papers to results/published/SCALE (make publish SCALE=desk PAPERS="sparse")
-	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT))
+	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(ADD),--add)
 
 compare: environment ## Compare your own results with the published ones (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)

@@ -3,8 +3,10 @@
 `python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`,
 and writes the report there as `index.html`, with links to the pictures and records beside it;
 `--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
-one at a time and on different machines. The published scorecard is recomputed from the published metrics and run
-records of all papers. If a run left out a data set, name the set with `--without`; the record then names it too.
+one at a time and on different machines. `--add` also keeps the published runs of the same paper that have other seeds
+or are of other variants, and draws its tables and figures from all. The published scorecard is recomputed from the
+published metrics and run records of all papers. If a run left out a data set, name the set with `--without`; the record
+then names it too.
 
 `--rescore` publishes nothing: it computes the published scorecard again, by the claims of today.
 """
@@ -16,6 +18,7 @@ import csv
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +33,7 @@ from recaps.papers import FOLDER
 from recaps.report import html, scorecard
 from recaps.report.charts import thin
 from recaps.report.measured import METRICS, Record, dirty, finished_papers, read_metrics, read_records, stand_in
+from recaps.report.merge import merge
 from recaps.workflow.layout import METRICS_FILES, Layout
 
 #: Bytes: a larger data file of a figure is left out.
@@ -54,6 +58,7 @@ def publish(
     *,
     papers: Sequence[str] = (),
     without: Sequence[str] = (),
+    add: bool = False,
     allow_dirty: bool = False,
 ) -> dict[str, Any]:
     """Replace the record of `papers` in the folder `published` by their results in the folder `results`.
@@ -63,25 +68,29 @@ def publish(
         config: the folder that holds `scales/`.
         papers: the papers to publish; all finished ones if empty.
         without: data sets that the run left out.
+        add: whether to keep the published runs of other seeds and variants.
 
     Returns:
         The manifest: commits and left-out data sets of every paper, large files left out, and the checksum of every
         file.
 
     Raises:
-        UserError: a paper is unfinished, uses stand-in data or uncommitted changes, or is too large. `published` is
-            then unchanged.
+        UserError: a paper is unfinished, uses stand-in data or uncommitted changes, or is too large; or a run that
+            `add` keeps has other settings. `published` is then unchanged.
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
     project = load({"scale": results.name, "papers": chosen, "without": without}, config)
-    for name, paper in project.papers.items():
-        _check(results, name, paper, project.left_out.get(name), allow_dirty)
-    with _replacing(published) as building:
+    with tempfile.TemporaryDirectory() as merged, _replacing(published) as building:
+        sources = {name: Path(merged, name, results.name) if add else results for name in chosen}
+        for name, paper in project.papers.items():
+            if add:
+                merge(results, published, name, project, sources[name])
+            _check(sources[name], name, paper, project.left_out.get(name), allow_dirty)
         too_large, lost = _keep(published, building, chosen)
         for name, paper in project.papers.items():
-            files = _files(results, name, paper)
-            too_large += [path.as_posix() for path in files if not _copy(results, building, path)]
+            files = _files(sources[name], name, paper)
+            too_large += [path.as_posix() for path in files if not _copy(sources[name], building, path)]
         manifest = _complete(building, results.name, config, too_large, lost | project.left_out)
         _check_size(building)
     return manifest
@@ -326,6 +335,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
     parser.add_argument("--papers", nargs="+", default=(), help="only these papers (default: all finished ones)")
     parser.add_argument("--without", nargs="+", default=(), help="data sets that the run left out")
+    parser.add_argument(
+        "--add", action="store_true", help="keep published runs of the same papers with other seeds or variants"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     parser.add_argument(
@@ -346,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.config,
                 papers=options.papers,
                 without=options.without,
+                add=options.add,
                 allow_dirty=options.allow_dirty,
             )
     except UserError as error:

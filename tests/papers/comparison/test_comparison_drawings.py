@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from scipy import stats
 
 from recaps import io
 from recaps.config.load import load
+from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.comparison import figures, metrics, tables
 from recaps.report.plots import style
+from recaps.report.publish import publish
 from recaps.report.results import Results
 
 IMAGES, SHAPE = 20, (1, 12, 12)
@@ -281,3 +285,93 @@ def test_columns_of_costs_have_a_unit(results: Results) -> None:
     assert units["seconds-equal-images"] == {"seconds"}
     assert units["images-per-second"] == {"images/s"}
     assert units["parameters"] == {"count"}
+
+
+# A record that grows
+
+
+def finished(folder: Path, seeds: tuple[int, ...], variants: tuple[str, ...] | None = None) -> Results:
+    """Results with all that publishing needs: records, settings, tables and figures."""
+    results = make(folder, seeds)
+    for variant, settings in results.paper.variants.items():
+        for seed in results.own_seeds[variant]:
+            run, dumped = results.run(variant, seed), settings.model_dump(mode="json")
+            if variants is not None and variant not in variants:
+                shutil.rmtree(run)
+                continue
+            about = {"paper": "comparison", "variant": variant, "seed": seed, "steps": 1, "parameters": 1}
+            name, split = settings.data.split("/")
+            about |= {"dataset": {"name": name, "split": split, "stand_in": False, "n": 1}, "kind": "run"}
+            about |= {"git": {"commit": "a" * 40, "dirty": False}, "device": "cpu", "wall_seconds": 1.0}
+            io.write_json(run / "record.json", about)
+            io.write_json(run / "config.json", {"model": dumped["model"], "training": dumped["training"]})
+            io.write_text(run / "history.csv", "step,loss\n1,1\n")
+    if variants is not None:
+        file, _ = results.files.metrics("comparison")
+        table = pd.read_csv(file)
+        io.write_text(file, table[table["variant"].isin(variants)].to_csv(index=False))
+        return results
+    made_results.drawn(results, results.folder)
+    return results
+
+
+def test_seeds_are_published_one_after_the_other(tmp_path: Path) -> None:
+    """Then the record is that of a run with all seeds, except for pictures of the first."""
+    published = tmp_path / "published" / "desk"
+    first, later = finished(tmp_path / "first", (0,)), finished(tmp_path / "later", (1, 2))
+    publish(first.files.folder, published, CONFIG)
+    publish(later.files.folder, published, CONFIG, add=True)
+    whole = finished(tmp_path / "whole", (0, 1, 2))
+    record = published / "papers" / "comparison"
+    for name in ("same-images", "same-time", "heads", "differences", "cost"):
+        assert (record / f"{name}.csv").read_text() == (whole.folder / f"{name}.csv").read_text()
+    for name in ("accuracy-by-angle", "affnist-by-seconds"):
+        assert (record / f"{name}.csv").read_text() == (whole.folder / f"{name}.csv").read_text()
+    for ending in ("png", "csv"):
+        picture = f"reconstructions.{ending}"
+        assert (record / picture).read_bytes() == (first.folder / picture).read_bytes()
+        assert (record / picture).read_bytes() != (later.folder / picture).read_bytes()
+    keys = ["variant", "seed", "metric"]
+    heads = [
+        table[table["metric"].str.contains("linear|rbf|argmax")].sort_values(keys).reset_index(drop=True)
+        for table in (pd.read_csv(record / "metrics.csv"), whole.metrics)
+    ]
+    pd.testing.assert_frame_equal(heads[0][[*keys, "value"]], heads[1][[*keys, "value"]])
+    assert len([*published.glob("runs/comparison/em/seed-*/record.json")]) == 3
+    assert not [file for file in published.rglob("*") if file.is_symlink() or file.suffix in {".npz", ".pdf"}]
+
+
+def test_a_variant_is_added_to_the_record(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    before = (published / "papers/comparison/same-images.csv").read_text()
+    later = finished(tmp_path / "later", (1,), variants=("em",))
+    publish(later.files.folder, published, CONFIG, add=True)
+    table = pd.read_csv(published / "papers/comparison/same-images.csv", dtype=str)
+    old = pd.read_csv(StringIO(before), dtype=str)
+    changed = table["model"] == "EM"
+    pd.testing.assert_frame_equal(table[~changed], old[~changed])
+    assert set(table[changed]["seeds"]) == {"2"}
+
+
+def test_runs_of_other_settings_are_not_added(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    file = published / "runs/comparison/em/seed-0/config.json"
+    config = io.read_json(file)
+    io.write_json(file, config | {"training": config["training"] | {"steps": 7}})
+    before = {each: each.read_bytes() for each in published.rglob("*") if each.is_file()}
+    later = finished(tmp_path / "later", (1,))
+    with pytest.raises(UserError, match=r"em/seed-0: trained with other settings than the variant has today; publish"):
+        publish(later.files.folder, published, CONFIG, add=True)
+    assert {each: each.read_bytes() for each in published.rglob("*") if each.is_file()} == before
+    publish(later.files.folder, published, CONFIG)
+    assert not (published / "runs/comparison/em/seed-0").exists()
+
+
+def test_nothing_to_add_to(tmp_path: Path) -> None:
+    results = finished(tmp_path / "first", (0,))
+    published = tmp_path / "published" / "desk"
+    publish(results.files.folder, published, CONFIG, add=True)
+    for picture in results.paper.figures:
+        assert (published / f"papers/comparison/{picture}.png").exists()
