@@ -181,7 +181,13 @@ def matrix_votes(poses: Tensor, weight: Tensor, children: list[list[int]]) -> Te
 
 
 def em_routing(
-    votes: Tensor, activations: Tensor, children: list[list[int]], beta_u: Tensor, beta_a: Tensor, schedule: list[float]
+    votes: Tensor,
+    activations: Tensor,
+    children: list[list[int]],
+    beta_u: Tensor,
+    beta_a: Tensor,
+    schedule: list[float],
+    cost_inputs: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """*Matrix Capsules with EM Routing*, procedure 1, in densities rather than their logarithms."""
     images, positions, slots, outputs, dims = votes.shape
@@ -204,7 +210,8 @@ def em_routing(
                     spread = sum(w[s] * (votes[b, p, s, j] - mean[p, j]) ** 2 for s in range(slots))
                     variance[p, j] = spread / (total + 1e-8) + 1e-6
                     cost = sum((beta_u[j] + variance[p, j][h].sqrt().log()) * total for h in range(dims))
-                    a_out[p, j] = torch.sigmoid(temperature * (beta_a[j] - cost))
+                    scaled = cost if cost_inputs is None else cost * cost_inputs / slots
+                    a_out[p, j] = torch.sigmoid(temperature * (beta_a[j] - scaled))
             if t == len(schedule) - 1:
                 break
             density = {}

@@ -50,7 +50,7 @@ def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:
     """Return a small routing with different values in all parameters."""
     torch.manual_seed(0)
     if name == "em":
-        made: nn.Module = EMRouting(outputs, 0, logits)
+        made: nn.Module = EMRouting(outputs, 0, logits, cost_inputs=None)
         made.temperatures = (0.1, 0.2, 0.3)
     elif name == "similarity":
         options = {"kernel_width": 1.5, "lambda_init": (1.0, 0.5), "class_scale": 1.0}
@@ -125,20 +125,24 @@ def test_votes_match_the_loops(fields: Fields) -> None:
 
 
 @pytest.mark.parametrize("fields", FIELDS)
-@pytest.mark.parametrize("iterations", [1, 2, 3])
-def test_em_routing_matches_the_loops(kind: torch.dtype, fields: Fields, iterations: int) -> None:
+@pytest.mark.parametrize(("iterations", "cost_inputs"), [(1, None), (2, None), (3, None), (3, 7.5)])
+def test_em_routing_matches_the_loops(
+    kind: torch.dtype, fields: Fields, iterations: int, cost_inputs: float | None
+) -> None:
     children = fields.children.tolist()
     poses, weight = random(2, fields.inputs, 16), random(len(children[0]), 3, 4, 4, seed=1)
     logits = random(2, fields.inputs, seed=2)
     schedule = [0.1, 0.2, 0.3][:iterations]
     route = routing("em", 3)
-    route.temperatures = tuple(schedule)
+    route.temperatures, route.cost_inputs = tuple(schedule), cost_inputs
     betas = copies([route.beta_u, route.beta_a], torch.float64)
     route.to(kind)
     own = copies([poses, logits, weight], kind)
     fast = route(own[0], own[1].sigmoid(), own[2], fields)
     votes = reference.matrix_votes(poses, weight, children)
-    means, activations, coupling = reference.em_routing(votes, logits.sigmoid(), children, *betas, schedule)
+    means, activations, coupling = reference.em_routing(
+        votes, logits.sigmoid(), children, *betas, schedule, cost_inputs
+    )
     assert_near(fast.poses, means, 5e-5)
     assert_near(fast.activations, activations, 5e-5)
     assert_near(fast.coupling, coupling.detach(), 5e-5)

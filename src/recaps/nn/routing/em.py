@@ -23,6 +23,8 @@ class EMRouting(PoseRouting):
     Args:
         iterations: Routing iterations.
         final_temperature: The inverse temperature lambda of iteration t is `final_temperature` * (1 - 0.95^(t+1)).
+        cost_inputs: Reading. Costs count as if each output capsule had this many inputs. null: procedure 1, in which
+            the costs grow with the number of inputs, so that activations saturate where there are many.
     """
 
     def __init__(
@@ -33,14 +35,19 @@ class EMRouting(PoseRouting):
         *,
         iterations: Annotated[int, Field(ge=1)] = 3,
         final_temperature: Annotated[float, Field(gt=0)] = 0.01,
+        cost_inputs: Annotated[float, Field(gt=0)] | None = 100,
     ) -> None:
         super().__init__(outputs, layer, logits)
         self.temperatures = tuple(temperature_schedule(iterations, final_temperature))
+        self.cost_inputs = cost_inputs
         self.beta_u = nn.Parameter(torch.zeros(outputs))
         self.beta_a = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
-        arguments = (poses, activations, weight, fields, self.beta_u, self.beta_a, self.temperatures)
+        # lambda (beta_a - scale cost) = lambda scale (beta_a / scale - cost)
+        scale = 1.0 if self.cost_inputs is None else self.cost_inputs / len(weight)
+        temperatures = [scale * each for each in self.temperatures]
+        arguments = (poses, activations, weight, fields, self.beta_u, self.beta_a / scale, temperatures)
         if fits(poses, weight):
             from recaps.nn.kernels.em import fused_em_routing
 
