@@ -36,7 +36,7 @@ def test_a_papers_page_has_its_readings_and_links_its_published_tables(root: Pat
     if not published.exists():
         pytest.skip("this paper is not published yet")
     linked = {target.resolve() for target in _targets(FOLDER / paper / "README.md")}
-    assert linked & {file.resolve() for file in published.glob("table-*.md")}
+    assert linked & {file.resolve() for file in published.glob("*.md")}
 
 
 def test_the_published_page_is_small_and_whole(root: Path) -> None:
