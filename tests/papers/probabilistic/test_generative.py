@@ -493,6 +493,58 @@ def test_free_form_inference_climbs_the_bound_of_each_image(poses: str) -> None:
     assert not torch.allclose(others["presence_free"][1], plain["presence_free"][1], atol=1e-2)
 
 
+def test_the_antithetic_draw_is_the_mirrored_one() -> None:
+    net = model(poses="gaussian")
+    belief = net.infer(torch.rand(3, *SHAPE)).object_belief
+    one, other, middle = net.draw(belief, "x", 4), net.draw(belief, "x", 4, -1), net.draw(belief, None)
+    for name in ("logits", "poses"):
+        torch.testing.assert_close((getattr(one, name) + getattr(other, name)) / 2, getattr(middle, name))
+        assert not torch.allclose(getattr(one, name), getattr(other, name))
+
+
+def test_free_form_inference_is_adam_on_pairs_at_a_falling_rate() -> None:
+    """One pair and two steps, written out."""
+    net, images = model(free_steps=2, free_rate=0.1, free_pairs=1), torch.rand(2, *SHAPE)
+    made = probes.free_form(net, images, torch.tensor([0, 1]))
+    inferred = net.infer(images)
+    logits = inferred.object_belief.logits.detach().clone().requires_grad_()
+    poses = inferred.object_belief.poses.detach().clone().requires_grad_()
+    part_logits = inferred.part_belief.logits.detach().clone().requires_grad_()
+    part_poses = inferred.part_belief.poses.detach().clone().requires_grad_()
+    learned = [logits, poses, part_logits, part_poses]
+    adam = torch.optim.Adam(learned, lr=0.1)
+    for step, rate in enumerate((0.1, 0.05)):
+        adam.param_groups[0]["lr"] = rate
+        adam.zero_grad()
+        for sign in (1, -1):
+            objects, parts = Belief(logits, poses, None), Belief(part_logits, part_poses, None)
+            drawn = Inferred(
+                parts,
+                net.draw(parts, "free-form/parts", step, sign),
+                objects,
+                net.draw(objects, "free-form/objects", step, sign),
+            )
+            (-net.bound(images, drawn)["bound"].sum() / 2).backward()
+        adam.step()
+    torch.testing.assert_close(made["presence_free"], logits.detach())
+    torch.testing.assert_close(made["pose_free"], poses.detach().flatten(2))
+
+
+def test_autocast_keeps_small_differences_of_log_odds() -> None:
+    """Log odds between 2 and 4 that differ by less than bfloat16's step of 0.0156 there."""
+    net = model()
+    with torch.no_grad():
+        last = net.object_encoder.presence[-1]
+        last.weight.mul_(1e-3)
+        last.bias.fill_(3.0)
+    parts = net.infer(torch.rand(20, *SHAPE)).parts
+    exact = net.object_encoder(parts).logits
+    assert 0 < exact.std(0).max() < 0.005
+    with torch.autocast("cpu", torch.bfloat16):
+        found = net.object_encoder(parts).logits
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)
+
+
 def test_few_steps_of_free_form_inference_are_all_noted() -> None:
     made = probes.free_form(model(free_steps=3), torch.rand(2, *SHAPE), torch.tensor([0, 1]))
     assert made["steps"].tolist() == [0, 1, 2, 3]

@@ -91,15 +91,18 @@ class GenerativeCapsules(Model):
         objects = self.draw(object_belief, purpose and f"{purpose}/objects", step)
         return Inferred(part_belief, parts, object_belief, objects)
 
-    def draw(self, belief: Belief, purpose: str | None, step: int = 0) -> Capsules:
-        """A reparametrised draw from q. If `purpose` is None, the median presences and the mean poses."""
+    def draw(self, belief: Belief, purpose: str | None, step: int = 0, sign: int = 1) -> Capsules:
+        """A reparametrised draw from q. If `purpose` is None, the median presences and the mean poses.
+
+        With `sign` -1, all random numbers have the opposite sign: the antithetic draw.
+        """
         if purpose is None:
             return Capsules(belief.logits / self.options.temperature, belief.poses)
         generator = self.noise.generator(belief.logits.device, purpose, step)
-        logits = (belief.logits + logistic(belief.logits.shape, generator)) / self.options.temperature
+        logits = (belief.logits + sign * logistic(belief.logits.shape, generator)) / self.options.temperature
         if belief.log_deviations is None:
             return Capsules(logits, belief.poses)
-        normals = torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)
+        normals = sign * torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)
         return Capsules(logits, belief.poses + belief.log_deviations.exp() * normals)
 
     def log_posterior(self, belief: Belief, capsules: Capsules) -> Tensor:
@@ -264,13 +267,15 @@ class ObjectEncoder(nn.Module):
         self.log_deviations = _log_deviations(options, options.objects)
 
     def forward(self, parts: Capsules) -> Belief:
-        offsets = self.zoom * (parts.poses - self.start)
-        numbers = torch.cat([parts.logits.sigmoid().unsqueeze(2), offsets.flatten(2)], 2)
-        members = torch.einsum("bjd,jdw->bjw", numbers, self.project.expand(numbers.shape[1], -1, -1)) + self.names
-        for block in self.blocks:
-            members = block(members)
-        found = self.encoding(self.pooling(members))
-        logits, poses = self.presence(found).float(), self.pose(found).float()
+        # Log odds differ between images by a few hundredths; bfloat16 has steps of 0.0156 between 2 and 4.
+        with float32(parts.poses):
+            offsets = self.zoom * (parts.poses - self.start)
+            numbers = torch.cat([parts.logits.sigmoid().unsqueeze(2), offsets.flatten(2)], 2)
+            members = torch.einsum("bjd,jdw->bjw", numbers, self.project.expand(numbers.shape[1], -1, -1)) + self.names
+            for block in self.blocks:
+                members = block(members)
+            found = self.encoding(self.pooling(members))
+            logits, poses = self.presence(found), self.pose(found)
         return Belief(logits.squeeze(2), poses.unflatten(2, (2, 3)), self.log_deviations)
 
 

@@ -104,7 +104,9 @@ class GenerativeOptions(ModelOptions):
     free_steps: int = Field(500, ge=1)
     """Steps of gradient ascent in free-form inference."""
     free_rate: float = Field(0.02, gt=0)
-    """Reading. Learning rate of Adam in free-form inference."""
+    """Reading. First learning rate of Adam in free-form inference. It falls linearly to zero."""
+    free_pairs: int = Field(1, ge=1)
+    """Reading. Pairs of antithetic draws per step of free-form inference."""
     free_samples: int = Field(8, ge=1)
     """Draws that the reported bound of free-form inference is averaged over."""
     samples: int = Field(100, ge=1)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,7 +72,8 @@ def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tenso
 def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Free-form inference: gradient ascent of the bound in the parameters of q of each image (section 2.4).
 
-    It starts at the amortised posterior, that of the networks.
+    It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
+    pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
 
     Returns:
         `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K]; the `images`; for the
@@ -93,9 +95,12 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
                 with torch.no_grad():
                     along.append(_average_bound(model, images, free))
             if step < last:
-                bound = model.bound(images, _drawn(model, free, "free-form", step))["bound"]
-                for values, gradient in zip(learned, torch.autograd.grad(-bound.sum(), learned), strict=True):
-                    values.grad = gradient
+                adam.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
+                adam.zero_grad()
+                for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
+                    drawn = _drawn(model, free, "free-form", step * model.options.free_pairs + pair, sign)
+                    bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
+                    torch.autograd.backward(-bound, inputs=learned)
                 adam.step()
     made = {"images": images, "bound_along": torch.stack(along), "steps": torch.tensor(reported)}
     for ending, found in (("", start), ("_free", free)):
@@ -115,11 +120,11 @@ def _free(belief: Belief) -> Belief:
     )
 
 
-def _drawn(model: GenerativeCapsules, found: Inferred, purpose: str, step: int) -> Inferred:
+def _drawn(model: GenerativeCapsules, found: Inferred, purpose: str, step: int, sign: int = 1) -> Inferred:
     """The same q of parts and objects with a new draw. Neither depends on the other."""
     return found._replace(
-        parts=model.draw(found.part_belief, f"{purpose}/parts", step),
-        objects=model.draw(found.object_belief, f"{purpose}/objects", step),
+        parts=model.draw(found.part_belief, f"{purpose}/parts", step, sign),
+        objects=model.draw(found.object_belief, f"{purpose}/objects", step, sign),
     )
 
 
