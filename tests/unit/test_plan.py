@@ -224,6 +224,25 @@ def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
     assert "because cifar10 is unavailable: cifar-dr" in captions["figure-4"]
 
 
+def test_a_variant_is_left_out_by_its_name(plan: Any) -> None:
+    named = ["discriminative/cifar-dr", "discriminative/mnist-l1", "sparse/supcaps-28"]
+    some = plan(scale="desk", papers=["sparse", "discriminative"], without=named)
+    assert not [file for file in some.models() if "cifar-dr/" in file or "/mnist-l1/" in file or "supcaps-28" in file]
+    assert [file for file in some.models() if "cifar-l2-fc/" in file]
+    captions = drawing(some, "discriminative")["captions"]
+    assert captions["figure-4"].endswith(" Left out: mnist-l1, cifar-dr.")
+    lost = some.project.left_out["discriminative"]
+    assert str(lost).startswith("without discriminative/mnist-l1, discriminative/cifar-dr; left out: ")
+    assert lost.reason("cifar-dr") == "cifar-dr was left out (config: without)"
+    assert lost.reason("mnist-dr").startswith("the paper was made without discriminative/")
+    both = plan(scale="desk", papers=["discriminative"], without=["cifar10", "discriminative/mnist-l1"])
+    caption = drawing(both, "discriminative")["captions"]["figure-4"]
+    assert ", because cifar10 is unavailable: cifar-dr" in caption
+    assert caption.endswith(" Left out: mnist-l1.")
+    with pytest.raises(UserError, match=r"without: there is no variant 'sparse/dens' \(did you mean 'sparse/dense'"):
+        plan(papers=["sparse"], without=["sparse/dens"])
+
+
 def drawing(plan: Plan, paper: str, kind: str = "figures") -> dict[str, Any]:
     """The parameters of a drawing."""
     return {name: value(None) for name, value in plan.drawing(paper, kind).items()}

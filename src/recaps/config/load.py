@@ -200,16 +200,18 @@ def _fitted(model: ModelOptions, classes: int) -> ModelOptions:
 
 
 def _without(project: Project) -> Project:
-    """Leave out what needs a data set of `config.without`."""
+    """Leave out the variants in `config.without`, and what needs one of its data sets."""
     named = project.config.without
+    variants = [f"{paper}/{variant}" for paper in project.papers for variant in project.papers[paper].variants]
     for name in named:
-        if name not in catalogue.names():
-            raise UserError(f"config: without: there is no data set '{name}'{nearest(name, catalogue.names())}")
+        kind, known = ("variant", variants) if "/" in name else ("data set", catalogue.names())
+        if name not in known:
+            raise UserError(f"config: without: there is no {kind} '{name}'{nearest(name, known)}")
 
     def lacks(set_name: str) -> list[str]:
         return [name for name in named if name in project.sources(set_name)]
 
-    reduced = {name: leave_out(paper, lacks) for name, paper in project.papers.items()}
+    reduced = {name: leave_out(name, paper, lacks, named) for name, paper in project.papers.items()}
     for name, (paper, _) in reduced.items():
         if not paper.variants:
             raise UserError(f"config: without: no variant of '{name}' is left; remove '{name}' from papers")

@@ -1,10 +1,10 @@
-"""A paper without the data sets that are unavailable: leave out what needs them, keep the rest."""
+"""A paper without data sets that are unavailable, or variants that nobody wants: leave out what needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from recaps.config.base import Name, Section
+from recaps.config.base import Name, Section, VariantName
 from recaps.config.variant import Output, Paper
 
 #: Returns the unavailable data sets that a set (`name/split`) is, or is derived from.
@@ -16,51 +16,61 @@ class LeftOut(Section):
 
     sets: tuple[Name, ...]
     """The unavailable data sets."""
+    named: tuple[VariantName, ...] = ()
+    """The variants that are left out by name, as `paper/variant`."""
     variants: dict[Name, tuple[Name, ...]] = {}
-    """The variants that are left out, each with the unavailable sets that it needs."""
+    """The variants that are left out, each with the unavailable sets that it needs; none if it is left out by name."""
     outputs: dict[Name, str] = {}
     """The tables and figures that are left out, with their titles."""
 
     def __str__(self) -> str:
         parts = [", ".join(sorted(self.variants)), *(title for _, title in sorted(self.outputs.items()))]
         lost = "; ".join(filter(None, parts))
-        return f"without {', '.join(self.sets)} (unavailable)" + (f"; left out: {lost}" if lost else "")
+        return f"without {self._names(' (unavailable)')}" + (f"; left out: {lost}" if lost else "")
 
     def reason(self, variant: str) -> str:
         """Return why `variant` is missing, or, if it is there, why one of its values may be missing."""
         if variant not in self.variants:
-            return f"the paper was made without {', '.join(self.sets)}"
+            return f"the paper was made without {self._names()}"
+        if not self.variants[variant]:
+            return f"{variant} was left out (config: without)"
         return f"{variant} was left out: data set {', '.join(self.variants[variant])} is unavailable (config: without)"
 
+    def _names(self, after_sets: str = "") -> str:
+        sets = [", ".join(self.sets) + after_sets] if self.sets else []
+        return ", ".join([*sets, *self.named])
 
-def leave_out(paper: Paper, lacks: Lacks) -> tuple[Paper, LeftOut | None]:
+
+def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> tuple[Paper, LeftOut | None]:
     """Leave out the parts of a paper that need an unavailable set. Return the rest, and what is left out, if anything.
 
-    A variant is left out if any of its sets is unavailable. A timing, table or figure is left out if everything that it
-    shows is unavailable; otherwise its caption names what is missing.
+    A variant is left out if any of its sets is unavailable, or if it is in `named` as `paper/variant`. A timing, table
+    or figure is left out if everything that it shows is left out; otherwise its caption names what is missing.
     """
+    unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
-    needed = {name: _lacking((variant.data, *variant.latents), lacks) for name, variant in paper.variants.items()}
-    gone = {name: sets for name, sets in needed.items() if sets}
+    needed = {key: _lacking((variant.data, *variant.latents), lacks) for key, variant in paper.variants.items()}
+    gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}
     timings = {
-        name: timing.model_copy(update={"variants": kept})
-        for name, timing in paper.timings.items()
+        key: timing.model_copy(update={"variants": kept})
+        for key, timing in paper.timings.items()
         if (kept := tuple(variant for variant in paper.matching(timing.variants) if variant not in gone))
     }
     reduced = {key: _reduced(output, paper, gone, lacks) for key, output in paper.outputs.items()}
     kept_outputs = {key: output for key, output in reduced.items() if output is not None}
-    sets = dict.fromkeys(name for each in gone.values() for name in each)
+    sets = dict.fromkeys(each for lacking in gone.values() for each in lacking)
     sets |= dict.fromkeys(_lacking(sorted(paper.shown_sets), lacks))
-    if not sets:
+    if not sets and not unwanted:
         return paper, None
     changes = {
-        "variants": {name: variant for name, variant in paper.variants.items() if name not in gone},
+        "variants": {key: variant for key, variant in paper.variants.items() if key not in gone},
         "timings": timings,
         "tables": {key: kept_outputs[key] for key in paper.tables if key in kept_outputs},
         "figures": {key: kept_outputs[key] for key in paper.figures if key in kept_outputs},
     }
     titles = {key: output.title for key, output in paper.outputs.items() if key not in kept_outputs}
-    return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), variants=gone, outputs=titles)
+    left = tuple(f"{name}/{variant}" for variant in unwanted)
+    return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), named=left, variants=gone, outputs=titles)
 
 
 def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
@@ -68,19 +78,25 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
     shown = paper.matching(output.needs)
     timed = {name: paper.matching(paper.timings[name].variants) for name in output.timings}
     read = dict.fromkeys([*shown, *(variant for names in timed.values() for variant in names)])
-    lost = {**{name: gone[name] for name in read if name in gone}, **{name: lacks(name) for name in output.sets}}
-    lost = {name: sets for name, sets in lost.items() if sets}
+    lost = {name: gone[name] for name in read if name in gone}
+    lost |= {name: sets for name in output.sets if (sets := tuple(lacks(name)))}
     if not lost:
         return output
     if not (set(read) | set(output.sets)) - set(lost):
         return None
     missing = list(dict.fromkeys(name for sets in lost.values() for name in sets))
-    because = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} unavailable"
+    because = f", because {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} unavailable"
+    unavailable, unwanted = [name for name in lost if lost[name]], [name for name in lost if not lost[name]]
+    sentences = [
+        output.caption,
+        *([f"Left out{because}: {', '.join(unavailable)}."] if unavailable else []),
+        *([f"Left out: {', '.join(unwanted)}."] if unwanted else []),
+    ]
     left = {
         "needs": tuple(name for name in shown if name not in gone),
         "sets": tuple(name for name in output.sets if name not in lost),
         "timings": tuple(name for name in output.timings if not set(timed[name]) <= set(gone)),
-        "caption": f"{output.caption} Left out, because {because}: {', '.join(lost)}.",
+        "caption": " ".join(sentences),
     }
     return output.model_copy(update=left)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from recaps.config.base import Name, Section, Seeds
+from recaps.config.base import Name, Section, Seeds, VariantName
 
 #: In the path of a mistake, the place of a text where a section may stand as well.
 TEXT = "text"
@@ -61,10 +61,10 @@ class Config(Section):
     datasets: dict[Name, _NameOrData] = {}
     """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`; they override the scale's.
     Also your own data, by a name, and the set that they replace: `{mine: {path: my.npz}, mnist: mine}`."""
-    without: tuple[Name, ...] = ()
-    """Data sets that are unavailable, e.g. `[smallnorb]`. Variants that need one of them, or a set derived from it, are
-    left out, as are the tables and figures that show only such variants. The scorecard and the report name what is
-    missing."""
+    without: tuple[Name | VariantName, ...] = ()
+    """Data sets that are unavailable, e.g. `[smallnorb]`, and variants to leave out, e.g. `[sparse/supcaps]`. Variants
+    that need such a set, or one derived from it, are left out, as are the tables and figures that show only variants
+    that are left out. The scorecard and the report name what is missing."""
     mirror: str | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""

@@ -67,7 +67,7 @@ def publish(
         results: the folder of a scale.
         config: the folder that holds `scales/`.
         papers: the papers to publish; all finished ones if empty.
-        without: data sets that the run left out.
+        without: data sets and variants that the run left out.
         add: whether to keep the published runs of other seeds and variants.
 
     Returns:
@@ -143,7 +143,7 @@ def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, all
     folder = files.paper(name)
     for variant in paper.variants:
         if not _runs(results, name, [variant]):
-            how = f"if its data set is not available, name the set with --without; otherwise {_finish(results)}"
+            how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
     for file in _drawn(files, name, paper):
         if file.suffix == ".csv" and not file.exists():
@@ -157,8 +157,8 @@ def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, all
     known = {(run["variant"], int(run["seed"])) for run in records}
     for variant, seed in metrics[["variant", "seed"]].drop_duplicates().itertuples(index=False):
         if left_out and variant in left_out.variants:
-            sets = ", ".join(left_out.variants[variant])
-            raise UserError(f"{folder}: contains metrics of {variant}; publish it with {sets}, or run again without")
+            what = ", ".join(left_out.variants[variant]) or "it"
+            raise UserError(f"{folder}: contains metrics of {variant}; publish it with {what}, or run again without")
         if (variant, seed) not in known:
             raise UserError(
                 f"{results}: metrics of {name}/{variant}, seed {seed}, have no run record; {_finish(results)}"
@@ -278,8 +278,8 @@ def _project(
             if (variant := plain.papers[name].variants.get(run["variant"])) is not None:
                 planned, other = plain.resolve(variant.data).split("/")[0], run["dataset"]["name"]
                 used |= {planned: other} if planned != other else {}
-        without = left_out[name].sets if name in left_out else ()
-        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": list(without)}, config))
+        without = [*left_out[name].sets, *left_out[name].named] if name in left_out else []
+        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": without}, config))
     merged = {
         "papers": {name: paper for each in projects for name, paper in each.papers.items()},
         "left_out": {name: lost for each in projects for name, lost in each.left_out.items()},
@@ -334,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
     parser.add_argument("--papers", nargs="+", default=(), help="only these papers (default: all finished ones)")
-    parser.add_argument("--without", nargs="+", default=(), help="data sets that the run left out")
+    parser.add_argument("--without", nargs="+", default=(), help="data sets and variants that the run left out")
     parser.add_argument(
         "--add", action="store_true", help="keep published runs of the same papers with other seeds or variants"
     )
@@ -364,8 +364,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    sets = {name: ", ".join(about.get("without", {}).get("sets", ())) for name, about in manifest["papers"].items()}
-    papers = ", ".join(f"{name} (without {each})" if each else name for name, each in sets.items())
+    lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
+    names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
+    papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())
     print(f"{target}: {papers}; {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
     return 0
 

@@ -243,7 +243,7 @@ def test_a_variant_without_runs_is_refused(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,), paper="discriminative")
     shutil.rmtree(results.run("fashion-l1", 0))
     with pytest.raises(
-        UserError, match="no run of discriminative/fashion-l1; if its data set is not available, name the set"
+        UserError, match="no run of discriminative/fashion-l1; if it was left out, name it or its data set"
     ):
         try_publish(results)
 
@@ -266,6 +266,16 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any], capsys: pytest.Cap
     lost = card[card["how"].str.contains("fashion-dr was left out: data set fashion-mnist is unavailable")]
     assert set(lost["verdict"]) == {NOT_RUN}
     assert "Made without fashion-mnist (unavailable)" in (published(results) / "scorecard.md").read_text()
+
+
+def test_a_paper_without_a_variant(tree: Callable[..., Any]) -> None:
+    name = "discriminative/fashion-l1"
+    first = tree(seeds=(0,), paper="discriminative", without=(name,))
+    with pytest.raises(UserError, match="no run of discriminative/fashion-l1; if it was left out, name it"):
+        try_publish(first)
+    try_publish(first, without=[name])
+    assert manifest_of(first)["papers"]["discriminative"]["without"]["named"] == [name]
+    assert "fashion-l1 was left out (config: without)" in (published(first) / "scorecard.csv").read_text()
 
 
 def test_what_an_earlier_run_left_behind_is_not_published(tree: Callable[..., Any]) -> None:
