@@ -350,6 +350,34 @@ def test_counts_are_written_without_decimals(results: Results, tmp_path: Path) -
     assert "| Total without BatchNorm |  |  |  | 86280 | 86000 | 39818 | 74 | 381 |" in text
 
 
+def test_hours_of_the_papers_training(results: Results) -> None:
+    """100 epochs are 60,000 steps of 100 images; the mean step took 4.5 seconds."""
+    assert list(results.metric("mnist-connectionist", "hours")) == [pytest.approx(60_000 * 4.5 / 3600)]
+    assert not len(results.metric("norb-connectionist", "hours"))
+
+
+def test_figure_1_shows_the_fields_of_the_first_capsule_layer(results: Results) -> None:
+    """On MNIST, six positions in a row have eight types each; fields of three begin at every other one."""
+    _, data = figures.figure_1(results)
+    fields = data.groupby("output")["input"].agg(list).to_dict()
+    assert fields == {0: [0, 1, 2], 1: [2, 3, 4], 2: [4, 5, 6]}
+    assert set(data["matrix"]) == {0, 1, 2}
+    assert set(data[["types", "outputs"]].itertuples(index=False, name=None)) == {(8, 16)}
+
+
+def test_figure_3_counts_what_enters_the_cell(results: Results) -> None:
+    drawing, data = figures.figure_3(results)
+    sizes = dict(zip(data["part"], data["size"], strict=True))
+    assert sizes["pose of the output"] == sizes["vote"] == 16
+    assert sizes["compatibility"] == sizes["activation of the input"] == 1
+    routing = architecture.network(results.config("mnist-connectionist")).layers[1].routing
+    assert sizes["cell state"] == sizes["hidden state"] == routing.units
+    assert dict(zip(data["part"], data["hidden"], strict=True))["compatibility network"] == "none; 32, 32; 64, 64"
+    texts = " ".join(text.get_text() for text in drawing.axes[0].texts)
+    assert "50 numbers" in texts
+    assert "none; 64, 64; 124, 124" in texts
+
+
 def test_figure_2_saves_every_panel(results: Results) -> None:
     _, data = figures.figure_2(results)
     panels = data.groupby(["lambda_1", "lambda_2"])

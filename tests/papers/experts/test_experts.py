@@ -374,16 +374,45 @@ def test_cut_in_every_phase_a_run_ends_with_the_same_bits(tmp_path: Path, monkey
     assert not resuming.same(whole, resuming.run(SETTINGS, dataset, tmp_path / "other", seed=1))
 
 
+@pytest.mark.parametrize("gaussian", ["standard", "visited"])
+def test_samples_have_the_lengths_of_their_gaussian(gaussian: str) -> None:
+    """Samples have mean zero; `visited` has the second moments of the capsule's outputs in training."""
+    net = trained(gaussian=gaussian, samples=20000).eval()
+    with torch.inference_mode():
+        drawn = net.drawn()
+    assert drawn.mean(0).abs().max() < 0.02
+    assert drawn.norm(dim=2).max() <= 1 + 1e-6
+    moments = torch.einsum("njd,nje->jde", drawn, drawn) / len(drawn)
+    if gaussian == "visited":
+        wanted = torch.einsum("kjd,kje->jde", net.visited, net.visited) / len(net.visited)
+    else:
+        wanted = torch.eye(5) * moments[0].trace() / 5
+    torch.testing.assert_close(moments, wanted.expand_as(moments), rtol=0.1, atol=0.02)
+
+
+def test_a_capsule_that_is_alone_has_all_the_coupling() -> None:
+    net = trained(sample_coupling="alone").eval()
+    capsules = squash(torch.randn(3, 5))
+    with torch.inference_mode():
+        made = net.generated(capsules)
+        for place, capsule in enumerate(capsules):
+            inputs = torch.stack(
+                [net.decoder.weight[place, :, i].T @ capsule for i in range(net.decoder.weight.shape[2])]
+            )
+            expected = net.pictures(inputs[None] / net.options.decoder_scale)
+            torch.testing.assert_close(made[place : place + 1], expected)
+
+
 def test_pictures_of_one_capsule_alone() -> None:
-    net = trained().eval()
+    net = trained(sample_coupling="routed").eval()
     with torch.inference_mode():
         made = probes.samples(net, torch.rand(1, 1, 20, 20), torch.tensor([0]))
         assert {name: tuple(values.shape) for name, values in made.items()} == dict.fromkeys(
             ("complete", "restricted", "opposite"), (6, 3, 1, 20, 20)
         )
         capsules = torch.zeros(1, 3, 5)
-        values = torch.randn(3, 5)
-        capsules[0, 1] = squash(values[1])
+        values = squash(torch.randn(3, 5))
+        capsules[0, 1] = values[1]
         torch.testing.assert_close(net.generated(values)[1:2], net.pictures(net.decode(capsules)))
         again = probes.samples(net, torch.rand(1, 1, 20, 20), torch.tensor([0]))
     assert torch.equal(made["complete"], again["complete"])

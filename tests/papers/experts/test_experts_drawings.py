@@ -351,7 +351,7 @@ def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
         "mnist-experts": common
         | {f"{domain}-{name}" for domain in ("complete", "restricted") for name in judged}
         | {"autoencoder-error", "opposite-correlation", "capsule-agreement", "overall-agreement", "training-minutes"}
-        | {"input-capsules", "input-dim", "output-capsules", "output-dim"},
+        | {"frechet-beside-vae", "input-capsules", "input-dim", "output-capsules", "output-dim"},
         "mnist-rbm": common | {f"samples-{name}" for name in judged},
         "mnist-vae": common | {f"samples-{name}" for name in judged},
         "mnist-judge": {"argmax-mnist"} | {f"images-{name}" for name in judged},
@@ -398,6 +398,16 @@ def test_samples_are_judged_by_the_judge_of_their_seed(results: Results, table: 
     frechet = table[table["metric"] == "complete-frechet"]
     assert (frechet["se"] > 0).all()
     assert set(frechet["n"]) == {SAMPLES * CAPSULES}
+
+
+def test_samples_are_compared_with_those_of_the_vae(table: pd.DataFrame) -> None:
+    for seed in (0, 1):
+        own, vae = (
+            values(table, *each)[seed]
+            for each in (("mnist-experts", "restricted-frechet"), ("mnist-vae", "samples-frechet"))
+        )
+        assert values(table, "mnist-experts", "frechet-beside-vae")[seed] == pytest.approx(own / vae)
+    assert (table.loc[table["metric"] == "frechet-beside-vae", "se"] > 0).all()
 
 
 def test_negatives_and_opposites(table: pd.DataFrame) -> None:

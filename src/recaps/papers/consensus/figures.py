@@ -16,6 +16,7 @@ from recaps.arrays import Arrays
 from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.npz import Array
+from recaps.papers.consensus import architecture, diagrams
 from recaps.papers.consensus.metrics import (
     CAPSULE_LAYERS,
     DATASETS,
@@ -47,6 +48,15 @@ REACH = 2.0
 
 #: The routings in the order of the style sheet's colours; the third is black. Others follow.
 ROUTINGS = ("similarity", "connectionist", "em")
+
+
+def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Convolutional routing along one dimension, as built."""
+    variant = next(name for variants in by_dataset(results).values() for name in variants)
+    fields = diagrams.fields_in_a_row(architecture.network(results.config(variant)))
+    drawing, axis = plt.subplots(figsize=(9, 3.4))
+    diagrams.draw_fields(axis, fields)
+    return drawing, fields.assign(variant=variant)
 
 
 def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -134,6 +144,16 @@ def cluster(
     return shares[0, 0].T.numpy(), pose[0, 0].numpy()
 
 
+def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The LSTM cell of connectionist routing, its inputs, and the networks that read it, as built."""
+    every = [pair for variants in by_dataset(results).values() for pair in variants.items()]
+    variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
+    parts = diagrams.cell_parts(architecture.network(results.config(variant)))
+    drawing, axis = plt.subplots(figsize=(9, 4.1))
+    diagrams.draw_cell(axis, parts)
+    return drawing, parts.assign(variant=variant)
+
+
 def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Training images of every class: as prepared, and as the network sees them in tests and in training."""
     panels: list[tuple[str, list[Array], tuple[float, float]]] = []
@@ -150,11 +170,13 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
             frame = pd.DataFrame(known).loc[np.repeat(range(len(images)), len(pictures) // len(images))]
             frame = frame.assign(**statistics, side=len(pictures[0]), view=view)
             frames.append(frame.assign(set=results.resolve(variant.data)))
-    columns = [-(-len(pictures) // 5) for _, pictures, _ in panels]
-    # The width of each mosaic, five rows high, relative to its height.
+    # Mosaics of five rows side by side; a single one is a strip.
+    rows, high = (5, 3.9) if len(panels) > 1 else (1, 0.85)
+    columns = [-(-len(pictures) // rows) for _, pictures, _ in panels]
+    # The width of each mosaic relative to its height.
     sides = [len(pictures[0]) + 2 for _, pictures, _ in panels]
-    widths = [(across * side - 2) / (5 * side - 2) for across, side in zip(columns, sides, strict=True)]
-    size = (3.9 * sum(widths) + 0.5, 4.5)
+    widths = [(across * side - 2) / (rows * side - 2) for across, side in zip(columns, sides, strict=True)]
+    size = (high * sum(widths) + 0.5, high + 0.6)
     drawing, axes = plt.subplots(1, len(panels), figsize=size, width_ratios=widths, squeeze=False)
     for axis, letter, across, (title, pictures, grey) in zip(axes.flat, "abcd", columns, panels, strict=False):
         mosaic(axis, pictures, across, "gray", *grey)

@@ -22,6 +22,9 @@ CAPSULE_LAYERS = {
     "class": "Capsule Class Layer",
 }
 
+#: Images that the paper's training sees on MNIST: 100 epochs.
+IMAGES = 100 * 60_000
+
 
 def metrics(results: Results) -> pd.DataFrame:
     """Errors, gaps between familiar and novel viewpoints, effective shares, numbers of weights, times of a step."""
@@ -158,13 +161,24 @@ def _weight_metrics(results: Results) -> list[MetricRow]:
 
 
 def _time_metrics(results: Results) -> list[MetricRow]:
-    """Times of a step relative to EM, listed with the first seed because a timing trains nothing."""
+    """Times of a step relative to EM, and of the paper's training on MNIST in hours.
+
+    They are listed with the first seed, because a timing trains nothing.
+    """
     if "steps" not in results.paper.timings:
         return []
     timing = results.timing("steps")
     seconds = {name: np.array(each) for name, each in timing["seconds_per_step"].items()}
+    batch = timing["batch_size"]
+    hours = [
+        mean_row(
+            name, results.seeds[0], "hours", seconds[name] / batch[name] * IMAGES / 3600, "hours", timing["device"]
+        )
+        for name in results.paper.variants
+        if name in seconds and dataset_of(name) == "mnist"
+    ]
     pairs = ((name, f"{dataset_of(name)}-em") for name in results.paper.variants if name in seconds)
-    return [
+    return hours + [
         mean_row(name, results.seeds[0], "time-ratio", seconds[name] / seconds[em], "ratio", timing["device"])
         for name, em in pairs
         if name != em and em in seconds

@@ -250,21 +250,37 @@ class Experts(Model):
 
         Returns:
             `complete`, `restricted` and `opposite`, each [n, J, C, H, W] with n = `options.samples`; entry [k, j] is
-            sample k of capsule j. `complete`: samples x from N(0, I). `restricted`: -x instead of x where x lies in the
+            sample k of capsule j. `complete`: samples x as drawn. `restricted`: -x instead of x where x lies in the
             half of the sphere that training did not visit. `opposite`: -x for all samples.
         """
-        shape = (self.options.samples, *self.visited_sum.shape)
-        drawn = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples")
+        drawn = self.drawn()
         turned = drawn * self.side(drawn).unsqueeze(2)
         return {
             name: torch.stack([self.generated(row) for row in values])
             for name, values in (("complete", drawn), ("restricted", turned), ("opposite", -drawn))
         }
 
-    def generated(self, values: Tensor) -> Tensor:
-        """Decode each z_j [J, D] alone, squashed, with all other capsules zero: pictures [J, C, H, W]."""
-        alone = torch.eye(len(values), device=values.device).unsqueeze(2)
-        return self.pictures(self.decode(alone * squash(values)))
+    def drawn(self) -> Tensor:
+        """Samples x_j of all capsules, after the squash, from a Gaussian with mean zero: [n, J, D]."""
+        shape = (self.options.samples, *self.visited_sum.shape)
+        standard = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples")
+        if self.options.gaussian == "standard":
+            return squash(standard)
+        capsules = self.visited.transpose(0, 1)  # [J, KEPT, D]
+        values, axes = torch.linalg.eigh(capsules.transpose(1, 2) @ capsules / capsules.shape[1])
+        scaled = standard * values.clamp_min(0).sqrt()
+        # The squash keeps lengths below 1.
+        samples = torch.einsum("njd,jed->nje", scaled, axes)
+        return samples / samples.norm(dim=2, keepdim=True).clamp_min(1)
+
+    def generated(self, capsules: Tensor) -> Tensor:
+        """Decode each x_j [J, D] alone, with all other capsules zero: pictures [J, C, H, W]."""
+        alone = torch.eye(len(capsules), device=capsules.device).unsqueeze(2) * capsules
+        if self.options.sample_coupling == "routed":
+            return self.pictures(self.decode(alone))
+        with float32(capsules):
+            coupling = capsules.new_ones(*alone.shape[:2], self.decoder.weight.shape[2])
+            return self.pictures(mixed(alone, coupling, self.decoder.weight) / self.options.decoder_scale)
 
     def side(self, values: Tensor) -> Tensor:
         """Return 1 where samples [n, J, D] lie in the half of the sphere that training visited, -1 elsewhere: [n, J].

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.special import entr
 
 from recaps.errors import UserError
 from recaps.npz import Array
+
+if TYPE_CHECKING:
+    from recaps.config.training import Training
+    from recaps.models.convnet import ConvNet
 
 #: Pictures that are classified, or compared with images, at a time.
 BATCH = 500
@@ -56,19 +60,26 @@ class Judge:
         Raises:
             UserError: the ConvNet was trained on images of another shape.
         """
-        import torch
-
-        from recaps.training.batches import view, view_shape
+        from recaps.training.batches import view_shape
 
         if view_shape(pictures.shape[1:], self.training) != self.shape:
             raise UserError(f"{self.run}: trained on {self.shape}, but the pictures are {pictures.shape[1:]}")
-        parts = []
-        with torch.no_grad():
-            for start in range(0, len(pictures), BATCH):
-                batch = torch.from_numpy(np.ascontiguousarray(pictures[start : start + BATCH], np.float32))
-                features = self.model.features(view(batch, self.training))
-                parts.append((self.model.scores(features).softmax(1).numpy(), features.numpy()))
-        return Judged(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        return judged(self.model, pictures, self.training)
+
+
+def judged(model: ConvNet, pictures: Array, training: Training) -> Judged:
+    """Classify pictures [N, C, H, W], float32 in 0..1, by a ConvNet on the CPU."""
+    import torch
+
+    from recaps.training.batches import view
+
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(pictures), BATCH):
+            batch = torch.from_numpy(np.ascontiguousarray(pictures[start : start + BATCH], np.float32))
+            features = model.features(view(batch, training))
+            parts.append((model.scores(features).softmax(1).numpy(), features.numpy()))
+    return Judged(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def confidence(probabilities: Array) -> Array:

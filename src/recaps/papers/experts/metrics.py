@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,21 @@ def _sample_metrics(results: Results, part: Results, seed: int) -> list[MetricRo
                     rows += _judged(variant, seed, domain, seen, real, negatives(pictures, train), on)
                     if domain == "restricted":
                         rows += _agreement(variant, seed, seen.decisions.reshape(samples.shape[:2]), on)
+            vaes = [name for name in names if variants[name].model.family == "vae"]
+            rows += _beside_vae([row for row in rows if row[0] in names], vaes)
     return rows
+
+
+def _beside_vae(rows: Sequence[MetricRow], vaes: Sequence[str]) -> list[MetricRow]:
+    """The Fréchet distances of restricted samples, divided by that of the VAE's samples; none without a VAE."""
+    distances = [row for row in rows if row[0] in vaes and row[2] == "samples-frechet"]
+    ratios = []
+    for _, _, _, distance, error, *_ in distances[:1]:
+        for variant, seed, metric, own, own_error, n, _, on in rows:
+            if metric == "restricted-frechet":
+                ratio_error = own / distance * math.hypot(own_error / own, error / distance)
+                ratios.append((variant, seed, "frechet-beside-vae", own / distance, ratio_error, n, "ratio", on))
+    return ratios
 
 
 def _judged(

@@ -71,6 +71,15 @@ class ExpertsOptions(ModelOptions):
     """Reading. The half of the sphere that is the restricted domain. `mean_direction`: the half around the mean of a
     capsule's outputs in training. `nearest`: of a sample and its opposite, the one nearer to any of the last outputs.
     The paper only says that training visited it."""
+    gaussian: Literal["standard", "visited"] = "visited"
+    """Reading. The 16-dimensional Gaussian that samples are drawn from, always with mean zero. `standard`: its
+    covariance is the identity, and samples are squashed to a length of about 0.94, longer than any capsule in training.
+    `visited`: its covariance is the mean of x x' over the capsule's last outputs in training, so that samples have
+    their lengths and directions."""
+    sample_coupling: Literal["routed", "alone"] = "alone"
+    """Reading. The coupling of a capsule while all others are zero. `routed`: by cosine routing, in which capsules of
+    zero take part; it is 0.28 with 20 capsules and 3 iterations. `alone`: 1, because couplings sum to one over the
+    capsules that are on."""
     samples: int = Field(100, ge=1)
     """Samples from each capsule in the probe `samples`; figure 2 shows the first four."""
 
