@@ -23,10 +23,10 @@ def project(**values: Any) -> Project:
 
 def test_hours_are_the_steps_of_each_phase() -> None:
     variant = project().papers["experts"].variants["mnist-experts"]
-    assert variant.training.steps == 60, "10 of the autoencoder, 30 of the encoder, 20 of the decoder"
+    assert variant.training.steps == 60, "30 of the autoencoder, 5 of the encoder, 25 of the decoder"
     seconds = {"autoencoder": 1.0, "encoder": 0.1, "decoder": 0.01}
     times = {bench.step_name(variant, phase, "auto"): {"seconds": each} for phase, each in seconds.items()}
-    assert estimate.hours(variant, times) == pytest.approx((10 * 1.0 + 30 * 0.1 + 20 * 0.01) / 3600)
+    assert estimate.hours(variant, times) == pytest.approx((30 * 1.0 + 5 * 0.1 + 25 * 0.01) / 3600)
     times.popitem()
     assert estimate.hours(variant, times) is None
     assert estimate.hours(variant, {}) is None
