@@ -40,7 +40,8 @@ class Noise(nn.Module):
         """Set each value to zero with probability `rate`, and divide the others by 1 - `rate`."""
         if not rate:
             return values
-        kept = torch.empty_like(values).bernoulli_(1 - rate, generator=self.generator(values.device, purpose, step))
+        kept = values.new_empty(values.shape)  # which values are kept must not depend on their order in memory
+        kept.bernoulli_(1 - rate, generator=self.generator(values.device, purpose, step))
         return values * kept / (1 - rate)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

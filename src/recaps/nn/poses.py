@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
+from recaps.nn import kernels
+
 #: Smallest magnitude of a determinant in a division.
 SMALLEST = 1e-3
 
@@ -47,10 +49,14 @@ def warp(templates: Tensor, poses: Tensor, size: tuple[int, int]) -> Tensor:
     """
     kind = torch.promote_types(torch.promote_types(templates.dtype, poses.dtype), torch.float32)
     templates, back = templates.to(kind), inverse(poses.to(kind))
+    if kernels.enabled() and kind == torch.float32 and templates.device.type == "cpu":
+        from recaps.nn.kernels.warp import drawn
+
+        return drawn(templates, back, size)
     images, (height, width) = len(back), size
     places = _places(back.transpose(0, 1), size).reshape(len(templates), images * height, width, 2)
-    drawn = grid_sample(templates, places, align_corners=False)
-    return drawn.unflatten(2, (images, height)).permute(2, 0, 1, 3, 4)
+    made = grid_sample(templates, places, align_corners=False)
+    return made.unflatten(2, (images, height)).permute(2, 0, 1, 3, 4)
 
 
 def rotated(images: Tensor, degrees: Tensor | float) -> Tensor:

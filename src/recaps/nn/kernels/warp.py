@@ -1,0 +1,152 @@
+"""Templates drawn at poses, compiled, with gradients written by hand. `recaps.nn.poses.warp` is the plain version.
+
+A template covers a small part of the canvas. The kernels find the pixels of each row that it covers and skip the
+others. Threads share the templates, so that their number does not change the order of any sum. All arrays are float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from recaps.nn.kernels.compiled import array, compiled, in_parts, kernel
+
+ZERO, HALF, ONE, TWO = (np.float32(number) for number in (0, 0.5, 1, 2))
+
+
+def drawn(templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
+    """Draw templates with bilinear interpolation.
+
+    Args:
+        templates: [J, C, h, w].
+        back: poses from the canvas to the template, [B, J, 2, 3].
+        size: rows and columns of the canvas, (H, W).
+
+    Returns:
+        [B, J, C, H, W].
+    """
+    made: Tensor = _Drawn.apply(templates, back, size)
+    return made
+
+
+class _Drawn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, templates: Tensor, back: Tensor, size: tuple[int, int]) -> Tensor:
+        # A border of zeros, so that the four neighbours of every place in the template exist.
+        ctx.arrays = array(pad(templates, (1, 1, 1, 1))), array(back)
+        made = np.empty((*back.shape[:2], templates.shape[1], *size), np.float32)
+        in_parts(_draw, *ctx.arrays, made)
+        return torch.from_numpy(made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        templates, back = ctx.arrays
+        at_templates, at_back = np.zeros_like(templates), np.zeros_like(back)
+        in_parts(_draw_backward, templates, back, array(gradient), at_templates, at_back)
+        return torch.from_numpy(at_templates[..., 1:-1, 1:-1].copy()), torch.from_numpy(at_back), None
+
+
+@compiled
+def _covered(start: Any, step: Any, side: Any, low: Any, high: Any) -> Any:
+    """Clip the pixels from `low` to `high` to those with -1 < start + step * pixel < side, with a pixel to spare."""
+    if abs(step) < np.float32(1e-6):
+        return (low, high) if -ONE < start < side else (low, low)
+    one, other = (-ONE - start) / step, (side - start) / step
+    first, last = min(one, other), max(one, other)
+    # Compare as numbers: those beyond the canvas may be too large for integers.
+    low = max(low, math.floor(first)) if first > low else low
+    high = min(high, math.ceil(last) + 1) if last < high else high
+    return low, max(low, high)
+
+
+@compiled
+def _line(back: Any, y: Any, height: Any, width: Any, rows: Any, columns: Any) -> Any:
+    """Places in a template of `rows` x `columns` that the pixels of row y see: row and column of pixel 0, and the steps
+    to the next pixel. Then the range of the pixels that see the template."""
+    down, across = (TWO * y + ONE) / height - ONE, ONE / width - ONE
+    right = HALF * columns * (back[0, 0] * across + back[0, 1] * down + back[0, 2] + ONE) - HALF
+    below = HALF * rows * (back[1, 0] * across + back[1, 1] * down + back[1, 2] + ONE) - HALF
+    to_right, to_below = columns * back[0, 0] / width, rows * back[1, 0] / width
+    low, high = _covered(right, to_right, columns, 0, int(width))
+    low, high = _covered(below, to_below, rows, low, high)
+    return right, below, to_right, to_below, low, high
+
+
+@kernel
+def _draw(part: int, parts: int, templates: Any, back: Any, made: Any) -> None:
+    batch, number, channels, height, width = made.shape
+    inner_rows, inner_columns = templates.shape[2] - 2, templates.shape[3] - 2
+    rows, columns = np.float32(inner_rows), np.float32(inner_columns)
+    for j in range(part * number // parts, (part + 1) * number // parts):
+        for b in range(batch):
+            for y in range(height):
+                right, below, to_right, to_below, low, high = _line(
+                    back[b, j], np.float32(y), np.float32(height), np.float32(width), rows, columns
+                )
+                for c in range(channels):
+                    made[b, j, c, y] = ZERO
+                for x in range(low, high):
+                    u, v = right + np.float32(x) * to_right, below + np.float32(x) * to_below
+                    if not (-ONE < u < columns and -ONE < v < rows):
+                        continue
+                    left, top = math.floor(u), math.floor(v)
+                    f, g = u - np.float32(left), v - np.float32(top)
+                    column, row = left + 1, top + 1
+                    for c in range(channels):
+                        upper = (ONE - f) * templates[j, c, row, column] + f * templates[j, c, row, column + 1]
+                        lower = (ONE - f) * templates[j, c, row + 1, column] + f * templates[j, c, row + 1, column + 1]
+                        made[b, j, c, y, x] = (ONE - g) * upper + g * lower
+
+
+@kernel
+def _draw_backward(
+    part: int, parts: int, templates: Any, back: Any, gradient: Any, at_templates: Any, at_back: Any
+) -> None:
+    """Add the gradients of the templates and of the poses to arrays of zeros."""
+    batch, number, channels, height, width = gradient.shape
+    inner_rows, inner_columns = templates.shape[2] - 2, templates.shape[3] - 2
+    rows, columns = np.float32(inner_rows), np.float32(inner_columns)
+    for j in range(part * number // parts, (part + 1) * number // parts):
+        for b in range(batch):
+            for y in range(height):
+                right, below, to_right, to_below, low, high = _line(
+                    back[b, j], np.float32(y), np.float32(height), np.float32(width), rows, columns
+                )
+                # Sums over the row of the gradients of the place, and of these times the pixel's x.
+                at_u = at_v = at_u_x = at_v_x = ZERO
+                for x in range(low, high):
+                    u, v = right + np.float32(x) * to_right, below + np.float32(x) * to_below
+                    if not (-ONE < u < columns and -ONE < v < rows):
+                        continue
+                    left, top = math.floor(u), math.floor(v)
+                    f, g = u - np.float32(left), v - np.float32(top)
+                    column, row = left + 1, top + 1
+                    by_u = by_v = ZERO
+                    for c in range(channels):
+                        given = gradient[b, j, c, y, x]
+                        a, b_ = templates[j, c, row, column], templates[j, c, row, column + 1]
+                        d, e = templates[j, c, row + 1, column], templates[j, c, row + 1, column + 1]
+                        by_u += given * ((ONE - g) * (b_ - a) + g * (e - d))
+                        by_v += given * ((ONE - f) * (d - a) + f * (e - b_))
+                        upper, lower = given * (ONE - g), given * g
+                        at_templates[j, c, row, column] += upper * (ONE - f)
+                        at_templates[j, c, row, column + 1] += upper * f
+                        at_templates[j, c, row + 1, column] += lower * (ONE - f)
+                        at_templates[j, c, row + 1, column + 1] += lower * f
+                    across = (TWO * np.float32(x) + ONE) / np.float32(width) - ONE
+                    at_u, at_u_x = at_u + by_u, at_u_x + by_u * across
+                    at_v, at_v_x = at_v + by_v, at_v_x + by_v * across
+                down = (TWO * np.float32(y) + ONE) / np.float32(height) - ONE
+                at_back[b, j, 0, 0] += HALF * columns * at_u_x
+                at_back[b, j, 0, 1] += HALF * columns * at_u * down
+                at_back[b, j, 0, 2] += HALF * columns * at_u
+                at_back[b, j, 1, 0] += HALF * rows * at_v_x
+                at_back[b, j, 1, 1] += HALF * rows * at_v * down
+                at_back[b, j, 1, 2] += HALF * rows * at_v
