@@ -28,7 +28,8 @@ import yaml
 from recaps import io
 from recaps.arrays import Arrays, read
 from recaps.config.heads import Head
-from recaps.config.load import load
+from recaps.config.load import load, mapping
+from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.errors import UserError, nearest
 from recaps.evaluation.heads import classifier, features, highest_are_labels
@@ -55,8 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
                 f"--fit, --held-out: {given.fit} and {given.held_out} images, but {given.data} has {len(arrays)};"
                 " give at least one each, and at most all together"
             )
+        trials = [mapping(text, f"--trial '{text}'") for text in given.trial or ["{}"]]
         rows: list[dict[str, Any]] = []
-        for changed in given.trial or [{}]:
+        for changed in trials:
             rows.append(row(given, changed, arrays))
             # Written after every trial, so that a later failure does not lose it.
             io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
@@ -67,9 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """Run a trial. Return its settings, the accuracies of the heads in percent, and means of the scalar latents."""
-    if not isinstance(changed, dict):
-        raise UserError(f"--trial: '{changed}' is not a mapping; write e.g. '{{training: {{steps: 100}}}}'")
+    """Run a trial.
+
+    Returns:
+        Its settings, the accuracies of the heads in percent, means of the scalar latents, and the model's diagnosis.
+    """
     values = {"scale": given.scale, "papers": [given.paper]}
     if given.variant not in (known := load(values, given.config).papers[given.paper].variants):
         raise UserError(f"{given.paper}: no variant '{given.variant}'{nearest(given.variant, known)}")
@@ -80,7 +84,8 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
         variant = affordable(variant, arrays, given)
     heads = {name: paper.heads[name] for name in variant.heads}
     started = time.perf_counter()
-    fitted, tested = _latents(variant, arrays, given)
+    model = _trained(variant, arrays, given)
+    fitted, tested = _latents(model, variant.training, arrays, given)
     accuracies = {f"{name} %": 100 * _accuracy(head, fitted, tested) for name, head in heads.items()}
     means = {name: float(each.mean()) for name, each in tested.items() if each.ndim == 1 and name != "labels"}
     made: dict[str, Any] = {
@@ -88,7 +93,7 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
         "seed": given.seed,
     }
     made |= {"steps": variant.training.steps, "batch_size": variant.training.batch_size}
-    made |= {name: round(value, 2) for name, value in {**accuracies, **means}.items()}
+    made |= {name: round(value, 3) for name, value in {**accuracies, **means, **model.diagnosis(tested)}.items()}
     made |= {"n": given.held_out, "seconds": round(time.perf_counter() - started)}
     print(made, flush=True)
     return made
@@ -106,10 +111,12 @@ def affordable(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> V
     return variant.model_copy(update={"training": variant.training.model_copy(update=changed)})
 
 
-def _latents(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Train a model; return its latents and labels of the first and of the held-out images."""
-    where, training = devices.choose("auto", given.threads), variant.training
-    model, every = _trained(variant, arrays, given), images_of(arrays, where)
+def _latents(
+    model: Model, training: Training, arrays: Arrays, given: argparse.Namespace
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the model's latents and the labels of the first and of the held-out images."""
+    where = devices.choose("auto", given.threads)
+    every = images_of(arrays, where)
     first, last = range(given.fit), range(len(arrays) - given.held_out, len(arrays))
     return latents_of(model, every, first, training, where), latents_of(model, every, last, training, where)
 
@@ -141,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("variant")
     parser.add_argument("data", type=Path, help="a prepared training split, e.g. results/desk/datasets/mnist/train")
     parser.add_argument(
-        "--trial", type=yaml.safe_load, action="append", help="changed settings, as YAML; may be repeated"
+        "--trial", action="append", help="changed settings, as YAML, e.g. '{training: {steps: 100}}'; may be repeated"
     )
     parser.add_argument("--out", type=Path, required=True, help="table to write (CSV)")
     parser.add_argument("--scale", default="desk")

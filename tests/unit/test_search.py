@@ -81,6 +81,16 @@ def test_trials_of_the_same_time_have_as_many_steps_as_fit(
     assert [(each.steps, each.lr_decay_steps) for each in asked] == [(20, 10), (20, 10), (60, 15)]
 
 
+def test_the_diagnosis_of_the_model_is_in_the_row(split: Path, root: Path) -> None:
+    arguments = ["probabilistic", "capsules", str(split), "--scale", "smoke", "--config", str(root / "config")]
+    out = split / "search.csv"
+    trial = ["--trial", "{training: {steps: 2}}", "--fit", "20", "--held-out", "10", "--out", str(out)]
+    assert search.main([*arguments, *trial]) == 0
+    row = next(csv.DictReader(out.open(encoding="utf-8")))
+    assert {"bound", "objects", "log odds spread"} <= row.keys()
+    assert 1 <= float(row["live templates"]) <= 16
+
+
 def test_class_scores_of_the_model_itself_are_tested(split: Path, root: Path) -> None:
     arguments = ["sparse", "convnet-28", str(split), "--scale", "smoke", "--config", str(root / "config")]
     arguments += ["--fit", "1", "--trial", "{model: {classes: 2}, training: {steps: 40, shift: 0}}"]
@@ -98,7 +108,8 @@ def test_class_scores_of_the_model_itself_are_tested(split: Path, root: Path) ->
         (["--trial", "{training: {step: 2}}", "--held-out", "10"], "step"),
         (["--held-out", "30"], "--fit, --held-out"),
         (["--held-out", "0"], "--fit, --held-out"),
-        (["--trial", "steps", "--held-out", "10"], "--trial: 'steps' is not a mapping"),
+        (["--trial", "steps", "--held-out", "10"], "--trial 'steps': expected a mapping of keys to values"),
+        (["--trial", "{}", "--trial", "{model: {}}}", "--held-out", "10"], "--trial '{model: {}}}': not valid YAML: "),
     ],
 )
 def test_a_mistake_is_reported_in_one_line(
@@ -109,6 +120,7 @@ def test_a_mistake_is_reported_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not (split / "out.csv").exists(), "no trial is run before all are read"
 
 
 def test_a_misspelt_variant_is_reported(split: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -239,13 +239,20 @@ def merge(base: Any, change: Any) -> Any:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(Path(file).read_text(encoding="utf-8"), Loader=_LOADER)
+        text = Path(file).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UserError(f"{short(file)}: no such file") from error
+    return mapping(text, str(short(file)))
+
+
+def mapping(text: str, where: str) -> dict[str, Any]:
+    """Parse YAML. Text that is not a mapping raises UserError with `where`."""
+    try:
+        values = yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
-        raise UserError(f"{short(file)}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{short(file)}: expected a mapping of keys to values")
+        raise UserError(f"{where}: expected a mapping of keys to values")
     return values
 
 

@@ -47,8 +47,8 @@ class Variant(Section):
     training: Training = Training()
     """Settings of the training run."""
     seeds: Seeds | None = None
-    """Seeds of this variant instead of the scale's, whose first seed is among them. `seeds` in `config.yaml` replaces
-    both."""
+    """Seeds that replace the scale's for this variant. They must include the scale's first seed. `seeds` in
+    `config.yaml` replaces both."""
     latents: dict[LatentsName, int | None] = {}
     """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
     snapshot `1000`, see `training.snapshots`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from recaps.config.training import Training
 from recaps.nn.precision import backward
+from recaps.npz import Array
 
 Batch = dict[str, Tensor]
 """A mini-batch. `images`: float32 [B, C, H, W], in 0..1 unless standardised. `labels`: int64 [B]. If every image shows
@@ -88,6 +90,13 @@ class Model(nn.Module):
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """The model's output for images [B, C, H, W] as named arrays [B, ...]."""
         raise NotImplementedError
+
+    def diagnosis(self, latents: Mapping[str, Array]) -> dict[str, float]:
+        """Numbers that tell whether the model learns as it should, from the `latents` of many images, by name.
+
+        `recaps.search` prints them for every trial.
+        """
+        return {}
 
 
 def learning_rate(training: Training, step: int) -> float:

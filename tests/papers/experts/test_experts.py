@@ -360,6 +360,16 @@ def test_dropout_is_a_function_of_seed_and_step() -> None:
     assert net.noise.dropout(values, 0, "dropout") is values
 
 
+def test_dropout_does_not_depend_on_the_order_in_memory() -> None:
+    noise, values = model().noise, torch.ones(4, 3, 5, 5)
+    torch.testing.assert_close(
+        noise.dropout(values.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1), 0.25, "dropout", 3),
+        noise.dropout(values, 0.25, "dropout", 3),
+        rtol=0,
+        atol=0,
+    )
+
+
 SETTINGS: dict[str, Any] = {
     "model": {**SMALL, "family": "experts", "autoencoder": 1 / 3, "encoder": 1 / 3},
     "training": {"steps": 30, "batch_size": 8, "log_every": 5},
@@ -378,16 +388,21 @@ def test_cut_in_every_phase_a_run_ends_with_the_same_bits(tmp_path: Path, monkey
 def test_samples_have_the_lengths_of_their_gaussian(gaussian: str) -> None:
     """Samples have mean zero; `visited` has the second moments of the capsule's outputs in training."""
     net = trained(gaussian=gaussian, samples=20000).eval()
+    wide = torch.tensor([1.0, 1, 0.1, 0.1, 0])
+    seen = 0.6 * squash(wide * torch.randn(50, 3, 5, generator=torch.Generator().manual_seed(0)))
     with torch.inference_mode():
+        net.visited.zero_()
+        net.visited[:50] = seen  # U has learned from fewer images than are kept
         drawn = net.drawn()
     assert drawn.mean(0).abs().max() < 0.02
     assert drawn.norm(dim=2).max() <= 1 + 1e-6
     moments = torch.einsum("njd,nje->jde", drawn, drawn) / len(drawn)
     if gaussian == "visited":
-        wanted = torch.einsum("kjd,kje->jde", net.visited, net.visited) / len(net.visited)
+        wanted = torch.einsum("kjd,kje->jde", seen, seen) / len(seen)
+        assert wanted[:, 0, 0].min() > 0.04
     else:
         wanted = torch.eye(5) * moments[0].trace() / 5
-    torch.testing.assert_close(moments, wanted.expand_as(moments), rtol=0.1, atol=0.02)
+    torch.testing.assert_close(moments, wanted.expand_as(moments), rtol=0.1, atol=0.005)
 
 
 def test_a_capsule_that_is_alone_has_all_the_coupling() -> None:

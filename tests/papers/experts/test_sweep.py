@@ -1,4 +1,4 @@
-"""The sweep of W: one autoencoder, a row for each setting, held-out images only for judging."""
+"""The sweep of W: one autoencoder, a row for each setting."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -21,15 +22,15 @@ from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.models import build
 from recaps.nn.poses import rotated, warp
-from recaps.papers.probabilistic import probes
+from recaps.papers.probabilistic import diagrams, probes
 from recaps.papers.probabilistic.capsules import Belief, GenerativeCapsules, Inferred, ObjectEncoder
+from recaps.papers.probabilistic.compositing import over
 from recaps.papers.probabilistic.generative_model import (
     Capsules,
     Generative,
     concrete,
     logistic,
     starting_poses,
-    uncovered,
 )
 from recaps.papers.probabilistic.options import GenerativeOptions
 
@@ -225,7 +226,7 @@ def test_an_absent_object_is_chosen_by_no_part() -> None:
 # Pictures
 
 
-def over(colour_a: Tensor, alpha_a: Tensor, colour_b: Tensor, alpha_b: Tensor) -> tuple[Tensor, Tensor]:
+def a_on_b(colour_a: Tensor, alpha_a: Tensor, colour_b: Tensor, alpha_b: Tensor) -> tuple[Tensor, Tensor]:
     """The paper's operation: a on top of b."""
     alpha = alpha_a + alpha_b * (1 - alpha_a)
     colour = (colour_a * alpha_a + colour_b * alpha_b * (1 - alpha_a)) / alpha
@@ -241,15 +242,23 @@ def test_compositing_is_the_papers_loop(opaque: bool) -> None:
     drawn = warp(net.layers(), parts.poses / net.extent, SHAPE[1:])
     colour, alpha = torch.zeros(5, *SHAPE).double(), torch.full((5, 1, *SHAPE[1:]), float(opaque)).double()
     for j, t in enumerate(parts.logits.sigmoid().unbind(1)):
-        colour, alpha = over(drawn[:, j, :-1], t[:, None, None, None] * drawn[:, j, -1:], colour, alpha)
+        colour, alpha = a_on_b(drawn[:, j, :-1], t[:, None, None, None] * drawn[:, j, -1:], colour, alpha)
     torch.testing.assert_close(picture.mean, colour * alpha)
     if not opaque:
         torch.testing.assert_close(picture.shares.sum(1, keepdim=True), alpha)
 
 
 def test_what_lies_on_top_hides_the_rest() -> None:
-    alphas = torch.tensor([0.5, 1.0, 0.25]).view(1, 3, 1, 1)
-    assert (alphas * uncovered(alphas)).flatten().tolist() == [0, 0.75, 0.25]
+    layers = torch.tensor([[1.0, 0.5], [1.0, 1.0], [1.0, 0.5]]).view(1, 3, 2, 1, 1)
+    picture, shares = over(layers, torch.tensor([[1.0, 1.0, 0.5]]))
+    assert shares.flatten().tolist() == [0, 0.75, 0.25]
+    assert picture.item() == 1
+
+
+def test_compositing_has_the_gradient_of_the_formula() -> None:
+    torch.manual_seed(0)
+    layers, presence = torch.rand(2, 5, 4, 3, 2).double().requires_grad_(), torch.rand(2, 5).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda *given: over(*given)[0], (layers, presence))
 
 
 def test_an_absent_part_is_not_seen_and_the_identity_draws_a_template_as_it_is() -> None:
@@ -424,14 +433,85 @@ def test_latents() -> None:
     latents = net.latents(images)
     shapes = {name: tuple(values.shape) for name, values in latents.items()}
     expected = {"presence": (6, 3), "pose": (6, 3, 6), "part_presence": (6, 4), "part_pose": (6, 4, 6)}
-    assert shapes == expected | {"bound": (6,), "reconstruction_error": (6,)}
+    assert shapes == expected | {"ink": (6, 4)} | dict.fromkeys(("bound", "objects", "reconstruction_error"), (6,))
     inferred = net.infer(images)
     assert torch.equal(latents["presence"], inferred.object_belief.logits)
     assert torch.equal(latents["part_presence"], inferred.part_belief.logits.sigmoid())
     error = (net.picture(net.part_encoder(images)).mean - images).square().sum((1, 2, 3))
     torch.testing.assert_close(latents["reconstruction_error"], error)
     torch.testing.assert_close(latents["bound"], net.bound(images, net.infer(images, "bound"))["bound"])
+    torch.testing.assert_close(latents["objects"], net.bound(images, net.infer(images, "bound"))["objects"])
+    shares = net.picture(inferred.part_belief).shares
+    torch.testing.assert_close(latents["ink"][:, 1], (shares[:, 1] * images.sum(1)).sum((1, 2)))
     assert torch.equal(net.latents(images)["bound"], latents["bound"]), "the same draws every time"
+
+
+def test_the_diagnosis_tells_whether_presences_and_templates_are_used() -> None:
+    presence = np.array([[0.0, 1.0], [2.0, 1.0]])
+    ink = np.array([[8.0, 0.5, 0.9], [0.0, 0.1, 2.0]])
+    part_presence = np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 1.0]])
+    found = model().diagnosis({"presence": presence, "ink": ink, "part_presence": part_presence})
+    expected = {"log odds spread": 0.5, "largest spread": 1.0, "parts present": 2.25, "live templates": 2.0}
+    assert found == expected
+
+
+# Diagrams
+
+
+def _parents(output: Tensor, named: dict[str, Tensor]) -> set[str]:
+    """The tensors that an output depends on."""
+    torch.manual_seed(2)
+    weighed = (output * torch.randn_like(output)).sum()
+    found = torch.autograd.grad(weighed, list(named.values()), allow_unused=True, retain_graph=True)
+    return {name for name, each in zip(named, found, strict=True) if each is not None and each.abs().sum() > 0}
+
+
+def test_figure_1_shows_what_the_generative_model_depends_on() -> None:
+    net = generative()
+    objects, parts = (Capsules(torch.randn(2, n).double(), torch.randn(2, n, 2, 3).double()) for n in (3, 4))
+    named = {"t0": objects.logits, "A0": objects.poses, "t1": parts.logits, "A1": parts.poses}
+    named |= {"rho": net.affinities, "gamma": net.appearances, "M": net.relations, "c": net.widths}
+    named |= {"T": net.colours, "alpha": net.alphas}
+    for each in named.values():
+        each.requires_grad_()
+    chosen = net._chosen(objects)
+    shown = {name: set(parents) - {"s"} for name, parents in diagrams.GENERATIVE.items()}
+    assert _parents(chosen, named) == shown["s"]
+    given = net.by_selection(objects, parts) - chosen  # log p(t1, A1 | s, t0, A0)
+    assert _parents(given, named) == shown["t1"] | shown["A1"] | {"A1"}
+    assert given.std(1).min() > 0, "they depend on s"
+    assert _parents(net.draw(parts).mean, named) == shown["X"]
+
+
+def test_figure_2_shows_what_the_layers_depend_on() -> None:
+    net, images = model(), torch.rand(2, *SHAPE, requires_grad=True)
+    inferred = net.infer(images, "diagram")
+    objects, parts = (
+        Capsules(each.logits.detach().requires_grad_(), each.poses.detach().requires_grad_())
+        for each in (inferred.objects, inferred.parts)
+    )
+    named = {"t0": objects.logits, "A0": objects.poses, "t1": parts.logits, "A1": parts.poses, "X": images}
+    joint = net.generative.joint(images.detach(), objects, parts)
+    layers = {
+        "p": {"t1, A1": joint.parts, "X": joint.picture.mean},
+        "q": {"t1, A1": net.part_encoder(images).logits, "t0, A0": net.object_encoder(parts).logits},
+    }
+    for side, outputs in layers.items():
+        assert outputs.keys() == diagrams.DEPENDENCIES[side].keys()
+        for name, output in outputs.items():
+            expected = {each for parent in diagrams.DEPENDENCIES[side][name] for each in parent.split(", ")}
+            assert _parents(output, named) - set(name.split(", ")) == expected
+
+
+def test_the_sizes_in_the_diagrams_are_those_of_the_model() -> None:
+    config = {"model": {"family": "generative", **SMALL}, "image_shape": SHAPE, "classes": 10}
+    numbers = diagrams.sizes(config).set_index("part")["numbers"]
+    net = model()
+    learned = [numbers[name] for name in ("rho", "gamma", "M", "c", "T", "alpha")]
+    assert sum(learned) == sum(each.numel() for each in net.generative.parameters())
+    assert numbers["gamma"] == (3 + 1) * 4
+    networks = numbers["convolutional network"] + numbers["set transformer"]
+    assert networks == sum(each.numel() for each in (*net.part_encoder.parameters(), *net.object_encoder.parameters()))
 
 
 # Probes

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle, FancyBboxPatch
+
+from recaps.report.diagrams import arrow, box, canvas, circle, line
 
 if TYPE_CHECKING:
     from recaps.papers.consensus.matrixcaps import MatrixCaps
@@ -47,18 +48,15 @@ def draw_fields(axis: Axes, fields: pd.DataFrame) -> None:
     types, outputs = int(fields["types"].iloc[0]), int(fields["outputs"].iloc[0])
     inputs = int(fields["input"].max()) + 1
     middle = fields.groupby("output")["input"].mean()
-    axis.set(xlim=(-0.5, inputs + 3.6), ylim=(-1.15, 3.6), aspect="equal")
-    axis.set_axis_off()
+    canvas(axis, (-0.5, inputs + 3.6), (-1.15, 3.6))
     for output, start, matrix in fields[["output", "input", "matrix"]].to_numpy():
         colour = MATRICES[matrix % len(MATRICES)]
-        axis.plot([start, middle[output]], [0.42, 1.5], color=colour, linewidth=1.6, marker="", linestyle="-")
+        line(axis, (start, 0.42), (middle[output], 1.5), color=colour, linewidth=1.6)
     for position in range(inputs):
         _capsules(axis, position, 0.0)
     for place, x in enumerate(middle, 1):
-        box = FancyBboxPatch((x - 0.42, 1.5), 0.84, 0.5, "round,pad=0,rounding_size=0.1", fc="0.9", ec="black", lw=0.8)
-        axis.add_patch(box)
-        axis.text(x, 1.75, "routing", ha="center", va="center", fontsize=7)
-        _arrow(axis, (x, 2.0), (x, 2.5))
+        box(axis, (x, 1.75), (0.84, 0.5), "routing", fc="0.9")
+        arrow(axis, (x, 2.0), (x, 2.5))
         _capsules(axis, x, 2.9)
         axis.text(x, 3.4, f"position {place}", ha="center", va="bottom", fontsize=7)
     size = int(fields["matrix"].max()) + 1
@@ -75,7 +73,7 @@ def draw_fields(axis: Axes, fields: pd.DataFrame) -> None:
 def _capsules(axis: Axes, x: float, y: float) -> None:
     """A column of capsules."""
     for offset in (-0.24, 0.0, 0.24):
-        axis.add_patch(Circle((x, y + offset), 0.11, fc="white", ec="black", lw=0.8))
+        circle(axis, (x, y + offset), 0.11)
 
 
 def cell_parts(model: MatrixCaps) -> pd.DataFrame:
@@ -107,81 +105,60 @@ def draw_cell(axis: Axes, parts: pd.DataFrame) -> None:
     """Draw the LSTM cell, its inputs on the left, and the two networks that read it on the right."""
     size, hidden = (parts.set_index("part")[column] for column in ("size", "hidden"))
     units = size["cell state"]
-    axis.set(xlim=(-0.35, 11.4), ylim=(-0.75, 4.6), aspect="equal")
-    axis.set_axis_off()
+    canvas(axis, (-0.35, 11.4), (-0.75, 4.6))
 
     # The gates see the inputs of this pair and the hidden state.
     names = ("pose of the output", "vote", "activation of the input", "compatibility", "hidden state")
     heights = (2.4, 1.8, 1.2, 0.6, 0.0)
     for y, name in zip(heights, names, strict=True):
-        _box(axis, (0.95, y), (1.9, 0.44), f"{name}: {size[name]}")
-        _line(axis, (1.9, y), (2.25, y))
-    _line(axis, (2.25, heights[-1]), (2.25, heights[0]))
+        box(axis, (0.95, y), (1.9, 0.44), f"{name}: {size[name]}")
+        line(axis, (1.9, y), (2.25, y))
+    line(axis, (2.25, heights[-1]), (2.25, heights[0]))
     axis.text(2.25, 2.75, f"{sum(size[name] for name in names)} numbers", ha="center", fontsize=7.5)
-    axis.add_patch(FancyBboxPatch((2.75, 0.3), 4.5, 3.95, "round,pad=0,rounding_size=0.15", fc="0.95", ec="0.4"))
+    box(axis, (5.0, 2.275), (4.5, 3.95), "", fc="0.95", ec="0.4")
     axis.text(2.9, 4.1, f"LSTM cell, {units} units", ha="left", va="top", fontsize=8.5)
-    _line(axis, (2.25, 0.75), (6.4, 0.75))
+    line(axis, (2.25, 0.75), (6.4, 0.75))
     for name, text, x in (
         ("f", "forget\nsigmoid", 3.3),
         ("i", "enter\nsigmoid", 4.3),
         ("j", "value\ntanh", 5.3),
         ("o", "leave\nsigmoid", 6.4),
     ):
-        _arrow(axis, (x, 0.75), (x, 1.1))
-        _box(axis, (x, 1.4), (0.85, 0.6), text)
+        arrow(axis, (x, 0.75), (x, 1.1))
+        box(axis, (x, 1.4), (0.85, 0.6), text)
         side = "left" if name == "j" else "right"
         axis.text(x + (0.1 if side == "left" else -0.1), 1.78, name, fontsize=8, style="italic", ha=side)
 
     # c' = f c + i j, h' = o tanh(c')
-    line, product = 3.5, 2.55
-    _box(axis, (0.95, line), (1.9, 0.44), f"cell state: {units}")
-    _arrow(axis, (1.9, line), (8.4, line))
-    for (x, y), sign in (((3.3, line), "×"), ((4.8, product), "×"), ((4.8, line), "+"), ((6.4, product), "×")):
-        _sign(axis, (x, y), sign)
-    _arrow(axis, (3.3, 1.7), (3.3, line - 0.16))
-    _arrow(axis, (4.3, 1.7), (4.7, product - 0.13))
-    _arrow(axis, (5.3, 1.7), (4.9, product - 0.13))
-    _arrow(axis, (4.8, product + 0.16), (4.8, line - 0.16))
-    _arrow(axis, (6.4, 1.7), (6.4, product - 0.16))
-    _arrow(axis, (6.4, line), (6.4, product + 0.16))
+    row, product = 3.5, 2.55
+    box(axis, (0.95, row), (1.9, 0.44), f"cell state: {units}")
+    arrow(axis, (1.9, row), (8.4, row))
+    for (x, y), sign in (((3.3, row), "×"), ((4.8, product), "×"), ((4.8, row), "+"), ((6.4, product), "×")):
+        circle(axis, (x, y), 0.16, sign)
+    arrow(axis, (3.3, 1.7), (3.3, row - 0.16))
+    arrow(axis, (4.3, 1.7), (4.7, product - 0.13))
+    arrow(axis, (5.3, 1.7), (4.9, product - 0.13))
+    arrow(axis, (4.8, product + 0.16), (4.8, row - 0.16))
+    arrow(axis, (6.4, 1.7), (6.4, product - 0.16))
+    arrow(axis, (6.4, row), (6.4, product + 0.16))
     axis.text(6.48, 3.05, "tanh", fontsize=7.5)
-    _line(axis, (6.56, product), (7.7, product))
+    line(axis, (6.56, product), (7.7, product))
     axis.text(7.78, 2.0, "hidden state", fontsize=7.5, va="center")
-    _line(axis, (7.7, product), (7.7, 1.4))
-    _arrow(axis, (7.7, 1.4), (8.1, 1.4))
+    line(axis, (7.7, product), (7.7, 1.4))
+    arrow(axis, (7.7, 1.4), (8.1, 1.4))
 
     # What reads the states.
     after = f"mean over inputs\nactivation network\nhidden layers: {hidden['activation network']}"
     each = f"compatibility network\nhidden layers: {hidden['compatibility network']}\nsoftmax over inputs"
-    _box(axis, (9.8, line), (2.8, 0.95), after)
-    _box(axis, (9.6, 1.4), (3.0, 0.95), each)
-    axis.text(9.8, line + 0.55, "after the last iteration", ha="center", va="bottom", fontsize=7.5)
-    _arrow(axis, (9.8, 1.88), (9.8, line - 0.48))
+    box(axis, (9.8, row), (2.8, 0.95), after)
+    box(axis, (9.6, 1.4), (3.0, 0.95), each)
+    axis.text(9.8, row + 0.55, "after the last iteration", ha="center", va="bottom", fontsize=7.5)
+    arrow(axis, (9.8, 1.88), (9.8, row - 0.48))
     axis.text(9.9, 2.45, "weights of\nthe mean", fontsize=7.5, va="center")
-    _line(axis, (9.6, 0.92), (9.6, -0.5))
-    _line(axis, (9.6, -0.5), (-0.3, -0.5))
-    _line(axis, (-0.3, -0.5), (-0.3, heights[0]))
-    _arrow(axis, (-0.3, heights[3]), (0.0, heights[3]))
-    _arrow(axis, (-0.3, heights[0]), (0.0, heights[0]))
+    line(axis, (9.6, 0.92), (9.6, -0.5))
+    line(axis, (9.6, -0.5), (-0.3, -0.5))
+    line(axis, (-0.3, -0.5), (-0.3, heights[0]))
+    arrow(axis, (-0.3, heights[3]), (0.0, heights[3]))
+    arrow(axis, (-0.3, heights[0]), (0.0, heights[0]))
     text = "after each iteration: compatibilities, and the mean of the votes as the pose of the output"
     axis.text(4.9, -0.44, text, ha="center", va="bottom", fontsize=7.5)
-
-
-def _box(axis: Axes, centre: tuple[float, float], size: tuple[float, float], text: str) -> None:
-    corner = (centre[0] - size[0] / 2, centre[1] - size[1] / 2)
-    axis.add_patch(FancyBboxPatch(corner, *size, "round,pad=0,rounding_size=0.08", fc="white", ec="black", lw=0.8))
-    axis.text(*centre, text, ha="center", va="center", fontsize=7.5)
-
-
-def _sign(axis: Axes, centre: tuple[float, float], text: str) -> None:
-    axis.add_patch(Circle(centre, 0.16, fc="white", ec="black", lw=0.8, zorder=3))
-    axis.text(*centre, text, ha="center", va="center", fontsize=9, zorder=4)
-
-
-def _line(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axis.plot(*zip(start, end, strict=True), color="black", marker="", linestyle="-", linewidth=0.8)
-
-
-def _arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    line = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "color": "black", "lw": 0.8}
-    axis.annotate("", end, start, arrowprops=line)

@@ -180,4 +180,4 @@ def _draw_saving(axis: Axes, places: Sequence[float], reference: float) -> None:
     label = "_nolegend_" if known else "20 % less than DR"
     low, high = min(places) - 0.45, max(places) + 0.45
     axis.hlines(0.8 * reference, low, high, color="#D55E00", linestyle="--", linewidth=1.2, label=label)
-    axis.legend(loc="best")
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1))  # above the axes, away from the dots

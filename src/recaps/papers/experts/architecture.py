@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
+
+from recaps.report.diagrams import arrow, box, canvas
 
 #: Centres of the columns and of the two rows, width and height of the boxes, in inches.
 COLUMNS, ROWS, WIDE, HIGH = (0.6, 2.5, 4.4, 6.3, 8.35), (2.3, 0.8), 1.0, 0.62
@@ -86,8 +88,7 @@ def _shape(values: Any) -> str:
 
 def draw(axis: Axes, stages: Sequence[Mapping[str, Any]]) -> None:
     """Draw the stages up to the output capsules in the upper row, the others in the lower row."""
-    axis.set(xlim=(0, 9), ylim=(-0.15, 3.25), aspect="equal")
-    axis.set_axis_off()
+    canvas(axis, (0, 9), (-0.15, 3.25))
     outputs, (top, bottom) = len(COLUMNS) - 1, ROWS
     left, right = COLUMNS[-2] + WIDE / 2 + 0.04, COLUMNS[-1] - WIDE / 2 - 0.04
     _draw_phase(axis, (0.02, 0.2, COLUMNS[2] + 0.6, 2.8), "1. autoencoder, by back-propagation", stages[1])
@@ -96,10 +97,9 @@ def draw(axis: Axes, stages: Sequence[Mapping[str, Any]]) -> None:
     places = [*((x, top) for x in COLUMNS), *((x, bottom) for x in reversed(COLUMNS[:-1]))]
     for place, (stage, (x, y)) in enumerate(zip(stages, places, strict=True)):
         low = (bottom if place == outputs else y) - HIGH / 2
-        corner, height = (x - WIDE / 2, low), y + HIGH / 2 - low
-        axis.add_patch(FancyBboxPatch(corner, WIDE, height, "round,pad=0,rounding_size=0.08", fc="white", ec="black"))
+        height = y + HIGH / 2 - low
         text = f"{stage['stage']}\n{stage['shape']}".replace(" of ", "\nof ").replace("x", "×")
-        axis.text(x, low + height / 2, text, ha="center", va="center", fontsize=7.5)
+        box(axis, (x, low + height / 2), (WIDE, height), text)
         if place:
             _draw_operation(axis, stage, places[place - 1][0], x, y)
 
@@ -107,8 +107,7 @@ def draw(axis: Axes, stages: Sequence[Mapping[str, Any]]) -> None:
 def _draw_operation(axis: Axes, stage: Mapping[str, Any], start: float, end: float, y: float) -> None:
     """Draw the arrow to a stage, with its operation above and kernel and weights below."""
     way = math.copysign(WIDE / 2, end - start)
-    line = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0, "color": "black"}
-    axis.annotate("", (end - way, y), (start + way, y), arrowprops=line)
+    arrow(axis, (start + way, y), (end - way, y))
     below = [f"{stage['kernel']}, stride {stage['stride']}".replace("x", "×")] if stage["kernel"] else []
     below += [f"{n:,}", "weight" if n == 1 else "weights"] if (n := stage["weights"]) is not None else []
     above = stage["operation"].replace(", ", "\n").replace("transposed ", "transposed\n")

@@ -266,8 +266,9 @@ class Experts(Model):
         standard = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples")
         if self.options.gaussian == "standard":
             return squash(standard)
-        capsules = self.visited.transpose(0, 1)  # [J, KEPT, D]
-        values, axes = torch.linalg.eigh(capsules.transpose(1, 2) @ capsules / capsules.shape[1])
+        capsules = self.visited.transpose(0, 1)  # [J, KEPT, D]; zero until U has learned from as many images
+        images = self.visited.flatten(1).any(1).sum().clamp_min(1)
+        values, axes = torch.linalg.eigh(capsules.transpose(1, 2) @ capsules / images)
         scaled = standard * values.clamp_min(0).sqrt()
         # The squash keeps lengths below 1.
         samples = torch.einsum("njd,jed->nje", scaled, axes)

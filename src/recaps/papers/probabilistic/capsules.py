@@ -7,6 +7,7 @@ variational bound (equation 8). `probes.py` holds free-form inference, which max
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from recaps.nn.attention import ISAB, PMA, AttentivePooling
 from recaps.nn.losses import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import float32
+from recaps.npz import Array
 from recaps.papers.probabilistic.generative_model import (
     Capsules,
     Generative,
@@ -192,20 +194,40 @@ class GenerativeCapsules(Model):
         Returns:
             `presence` [B, n0], log odds of the presences of the objects; `pose` [B, n0, 6], means of their poses, as
             offsets from the identity; `part_presence` [B, n1], probabilities; `part_pose` [B, n1, 6], means; the summed
-            squared `reconstruction_error` [B] of the parts at median presences and mean poses; the `bound` [B] in nats,
-            with one draw.
+            squared `reconstruction_error` [B] of the parts at median presences and mean poses; the `ink` [B, n1] of the
+            image that each part draws then; the `bound` [B] in nats, with one draw, and its term of the `objects`.
         """
         inferred = self.infer(images)
         drawn = self.infer(images, "bound")
+        picture = self.picture(inferred.part_belief)
         with float32(images):
-            bound = self.bound(images, drawn)["bound"]
+            bound = self.bound(images, drawn)
+            ink = torch.einsum("bnhw,bchw->bn", picture.shares, images)
         return {
             "presence": inferred.object_belief.logits,
             "pose": inferred.object_belief.poses.flatten(2),
             "part_presence": inferred.part_belief.logits.sigmoid(),
             "part_pose": inferred.part_belief.poses.flatten(2),
-            "reconstruction_error": summed_squared_error(self.picture(inferred.part_belief).mean, images),
-            "bound": bound,
+            "reconstruction_error": summed_squared_error(picture.mean, images),
+            "ink": ink,
+            "bound": bound["bound"],
+            "objects": bound["objects"],
+        }
+
+    def diagnosis(self, latents: Mapping[str, Array]) -> dict[str, float]:
+        """Whether presences say something.
+
+        Returns:
+            The standard deviation of log odds over images, mean and maximum over the objects; the mean number of parts
+            that are present; and the number of live templates, which draw at least a quarter of an even share of the
+            ink.
+        """
+        spread, ink = latents["presence"].std(0), latents["ink"].sum(0)
+        return {
+            "log odds spread": float(spread.mean()),
+            "largest spread": float(spread.max()),
+            "parts present": float(latents["part_presence"].sum(1).mean()),
+            "live templates": float((ink >= ink.mean() / 4).sum()),
         }
 
 

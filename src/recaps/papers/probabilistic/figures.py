@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,13 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.npz import Array
+from recaps.papers.probabilistic import diagrams
 from recaps.papers.probabilistic.metrics import INK, ROTATED, trained_on_rotations
 from recaps.papers.probabilistic.templates import signed
 from recaps.report.metrics import first_of_each
 from recaps.report.plots import GAP, mosaic_centres, style, tick_columns
 from recaps.report.results import Results
 
-#: The variant of figures 3, 6 and 9.
+#: The variant of figures 1, 2, 3, 6 and 9.
 MODEL = "capsules"
 
 #: Features of the linear classifiers of figure 4, by the head.
@@ -32,6 +33,16 @@ TURNS, CLASSES = {"small": (330, 0, 30), "large": (90, 180, 270)}, 4
 
 #: Samples in a row of figure 9.
 PER_ROW = 20
+
+
+def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The variables of the generative model and what they depend on, as built."""
+    return _diagram(results, diagrams.draw_connections, (9.4, 4.6))
+
+
+def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The dependencies in the generative model and in the approximate posterior, as built."""
+    return _diagram(results, diagrams.draw_dependencies, (9.0, 3.9))
 
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -198,6 +209,15 @@ def _shown(results: Results, figure: str, probe: str) -> list[str]:
 def _array(results: Results, variant: str, name: str) -> Array:
     """An array of `metrics.npz` of the first seed."""
     return results.arrays[f"{variant}-seed-{results.seeds[0]}-{name}"]
+
+
+def _diagram(
+    results: Results, draw: Callable[[Axes, pd.DataFrame], None], size: tuple[float, float]
+) -> tuple[Figure, pd.DataFrame]:
+    sizes = diagrams.sizes(results.config(MODEL))
+    drawing, axis = plt.subplots(figsize=size)
+    draw(axis, sizes)
+    return drawing, sizes.assign(variant=MODEL)
 
 
 def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad, softplus
 
 from recaps.nn.poses import compose, warp
+from recaps.papers.probabilistic.compositing import over
 from recaps.papers.probabilistic.options import GenerativeOptions
 
 
@@ -180,9 +181,7 @@ class Generative(nn.Module):
         """Draw the templates at the poses of the parts, each over the previous ones. The presence of a part multiplies
         its alpha."""
         drawn = warp(self.layers(), parts.poses / self.extent, self.size)
-        alphas = drawn[:, :, -1] * parts.logits.sigmoid()[..., None, None]
-        shares = alphas * uncovered(alphas)
-        return Picture((drawn[:, :, :-1] * shares.unsqueeze(2)).sum(1), shares)
+        return Picture(*over(drawn, parts.logits.sigmoid()))
 
     def layers(self) -> Tensor:
         """Colours and, as the last channel, alphas of the templates, between 0 and 1: [n1, C + 1, h, w]."""
@@ -199,12 +198,6 @@ def starting_poses(options: GenerativeOptions, image_shape: tuple[int, int, int]
     spread = options.part_spread * half_canvas(options, image_shape)
     middles = spread * (2 * torch.rand(options.parts, 2, 1) - 1)
     return torch.cat([options.part_scale * torch.eye(2).expand(options.parts, -1, -1), middles], 2)
-
-
-def uncovered(alphas: Tensor) -> Tensor:
-    """Transparency of all layers above each layer, prod_{k > j} (1 - alpha_k): [B, n, H, W]."""
-    through = (1 - alphas).flip(1).cumprod(1).flip(1)
-    return pad(through[:, 1:], (0, 0, 0, 0, 0, 1), value=1.0)
 
 
 def logistic(shape: torch.Size, generator: torch.Generator) -> Tensor:

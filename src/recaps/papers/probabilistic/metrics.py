@@ -24,6 +24,9 @@ UPRIGHT = {0: "mnist", **{degrees: f"mnist-{degrees}" for degrees in ROTATED}}
 #: A rotation up to the first angle in degrees is small; one from the second angle on is large.
 SMALL, LARGE = 30, 90
 
+#: Variants that double a setting of `capsules`.
+DOUBLED = "capsules-double-"
+
 #: Two templates at a distance below this are nearly affine maps of each other.
 NEARLY = 0.1
 
@@ -31,7 +34,7 @@ NEARLY = 0.1
 INK = 0.5
 
 #: Learned numbers that are counted: variant, metric, and the beginning of the names of the parameters.
-SIZES = (("capsules", "generative-parameters", "generative."), ("vae", "decoder-parameters", "decoder."))
+SIZES = (("capsules", "generative-parameters", "generative."), ("vae-small", "decoder-parameters", "decoder."))
 
 
 def arrays(results: Results) -> dict[str, Array]:
@@ -61,7 +64,7 @@ def arrays(results: Results) -> dict[str, Array]:
 
 def metrics(results: Results) -> pd.DataFrame:
     """Accuracies of all heads, and the values of table 2 and of the claims."""
-    rows = [*_findings(results), *_leads(results)]
+    rows = [*_findings(results), *_leads(results), *_changes(results)]
     return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)
 
 
@@ -240,6 +243,20 @@ def _leads(results: Results) -> list[MetricRow]:
                 leads.append((100 * gap, 100 * error, ours["n"], _tested_on(results, protocol)))
             least, error, n, on = min(leads)
             rows.append((family, seed, f"least-lead-{head}", least, error, n, "percent", on))
+    return rows
+
+
+def _changes(results: Results) -> list[MetricRow]:
+    """Absolute change of the accuracy of presences, in percent, of each variant in which a setting is doubled."""
+    rows: list[MetricRow] = []
+    for seed, part in results.by_seed():
+        for variant in part.paper.variants:
+            if variant.startswith(DOUBLED) and "capsules" in part.paper.variants:
+                [ours], [before] = (part.head(name, "presence", "mnist") for name in (variant, "capsules"))
+                change = 100 * abs(ours["accuracy"] - before["accuracy"])
+                error = 100 * math.hypot(_error(ours), _error(before))
+                on = _tested_on(results, "mnist")
+                rows.append((variant, seed, "presence-change", change, error, ours["n"], "percent", on))
     return rows
 
 

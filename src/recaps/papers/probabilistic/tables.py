@@ -41,6 +41,7 @@ FINDINGS = {
     **{f"reconstruction-error-{degrees}": f"Error of digits rotated by up to {degrees}°" for degrees in (0, *ROTATED)},
     "generative-parameters": "Parameters of the generative model",
     "decoder-parameters": "Parameters of the VAE's decoder",
+    "presence-change": "Change of linear classification of t0 if a setting is doubled",
     "presence-mnist-40": "Linear classification of MNIST (40x40), posterior presences",
     "prior-presence-mnist-40": "Linear classification of MNIST (40x40), prior presences",
     "presence-affnist": "Linear classification of affNIST, presences",
@@ -82,7 +83,7 @@ def table_3(results: Results) -> pd.DataFrame:
     """Accuracies out of distribution of all variants that were trained on upright digits, and the published ones."""
     printed = {each.metric: each for each in results.printed.values()}
     rows: list[dict[str, object]] = []
-    for head in ("presence", "presence-pose"):
+    for head in FEATURES:
         metrics = {column: f"{head}-{protocol}" for protocol, column in UPRIGHT.items()}
         if not results.own:
             row: dict[str, object] = {"features": FEATURES[head], "model": "published"}
