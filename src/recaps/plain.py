@@ -21,8 +21,11 @@ from recaps.nn.squash import squash
 @contextmanager
 def plain() -> Iterator[None]:
     """Compute without the fast paths within this context. Matrix capsules have plain versions of their own."""
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     with ExitStack() as stack:
         stack.enter_context(kernels.off())
+        stack.callback(setattr, products, "fp32_precision", products.fp32_precision)
+        products.fp32_precision = "ieee"  # PyTorch's default library
         for module, name, slow in (
             (convolution, "convolve", convolve),
             (layers, "convolve", convolve),

@@ -230,6 +230,40 @@ def test_values_that_slow_products_down_are_zero() -> None:
     assert (tiny * 0.1).item() == 0
 
 
+@pytest.mark.parametrize("shape", [(300, 300), (20, 128, 96)])
+def test_float32_products_are_not_rounded_to_bfloat16(shape: tuple[int, ...]) -> None:
+    devices.choose("cpu")
+    first, second = random(*shape).detach().float(), random(*shape, seed=1).detach().float()
+    made, exact = first @ second.mT, first.double() @ second.double().mT
+    torch.testing.assert_close(made.double(), exact, rtol=0, atol=2e-6 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "vectors", "amx", "used"),
+    [
+        ("AuthenticAMD", "AVX512", False, True),
+        ("AuthenticAMD", "AVX2", False, False),
+        ("AuthenticAMD", "AVX512", True, False),
+        ("GenuineIntel", "AVX512", False, False),
+        ("GenuineIntel", "AVX512", True, False),
+    ],
+)
+def test_where_onednn_multiplies_float32_matrices(
+    vendor: str, vectors: str, amx: bool, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_cpuinfo", {"vendor_id": vendor}.get)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
+    products = torch.backends.mkldnn.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "ieee"
+    try:
+        devices.multiply_by_onednn()
+        assert products.fp32_precision == ("bf16" if used else "ieee")
+    finally:
+        products.fp32_precision = before
+
+
 def test_gradients_have_the_precision_of_the_forward_pass() -> None:
     weight = random(8, 8).detach().float().requires_grad_()
     inputs = random(8, 8, seed=1).detach().float()

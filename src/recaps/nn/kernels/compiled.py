@@ -29,8 +29,8 @@ from recaps.nn.kernels import LANES
 
 #: Values in a pose.
 POSE = 16
-#: Transformations of arithmetic that the compiler may use. NaN and infinity must be preserved. Sums in another order and
-#: divisions by way of a reciprocal made gradients of EM ten times less exact on some machines, so they are not allowed.
+#: Transformations of arithmetic that the compiler may use. NaN and infinity must be preserved. Sums in another order
+#: and divisions by way of a reciprocal made gradients of EM ten times less exact on some machines.
 FAST = {"contract", "nsz"}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
