@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ OWN = {
 }
 
 
-def config(*without: str, **overrides: Any) -> Project:
+def config(*without: str, variants: Mapping[str, Mapping[str, Any]] | None = None, **overrides: Any) -> Project:
+    overrides["variants"] = made_results.without_own_seeds("probabilistic", variants or {})
     values = {"scale": "desk", "papers": ["probabilistic"], "without": list(without)}
     return load(values | {"overrides": {"probabilistic": overrides}}, CONFIG)
 
