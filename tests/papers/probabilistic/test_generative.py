@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -18,11 +20,11 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from torch import Tensor
 
-from recaps.arrays import read
+from recaps.arrays import Arrays, read, save
 from recaps.config.training import Training
 from recaps.models import build
 from recaps.nn.poses import rotated, warp
-from recaps.papers.probabilistic import diagrams, probes
+from recaps.papers.probabilistic import diagrams, free_form_trials, probes
 from recaps.papers.probabilistic.capsules import Belief, GenerativeCapsules, Inferred, ObjectEncoder
 from recaps.papers.probabilistic.compositing import over
 from recaps.papers.probabilistic.generative_model import (
@@ -571,6 +573,42 @@ def test_free_form_inference_climbs_the_bound_of_each_image(poses: str) -> None:
     plain = probes.free_form(net, images, labels)
     torch.testing.assert_close(others["presence_free"][0], plain["presence_free"][0], atol=1e-4, rtol=0)
     assert not torch.allclose(others["presence_free"][1], plain["presence_free"][1], atol=1e-2)
+
+
+def test_free_form_inference_of_presences_alone_and_with_other_draws() -> None:
+    net, images = model(free_steps=4, free_rate=0.05), torch.rand(2, *SHAPE)
+    alone = probes.free_form(net, images, torch.tensor([0, 1]), presences_only=True)
+    assert torch.equal(alone["pose_free"], alone["pose"])
+    assert torch.equal(alone["chain_free"], alone["chain"])
+    assert not torch.allclose(alone["presence_free"], alone["presence"])
+    every = probes.free_form(net, images, torch.tensor([0, 1]))
+    others = probes.free_form(net, images, torch.tensor([0, 1]), purpose="other draws")
+    assert not torch.equal(every["pose_free"], every["pose"])
+    assert not torch.equal(every["presence_free"], others["presence_free"])
+    assert torch.equal(every["presence"], others["presence"])
+
+
+def test_the_trials_of_free_form_inference_write_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, random = model(free_steps=2), np.random.default_rng(0)
+    images = random.integers(0, 256, (6, *SHAPE), dtype=np.uint8)
+    save(Arrays(images, np.arange(6) % 3), tmp_path / "test")
+    fitted = {"presence": random.normal(size=(12, 3)).astype(np.float32), "labels": np.arange(12) % 3}
+    monkeypatch.setattr(free_form_trials.recaps, "load", lambda run: SimpleNamespace(model=net))
+    monkeypatch.setattr(free_form_trials, "read", lambda file, names, part: fitted)
+    runs = [str(tmp_path / f"seed-{seed}") for seed in (0, 3)]
+    command = [*runs, "--data", str(tmp_path / "test"), "--images", "5", "--out", str(tmp_path / "trials.csv")]
+    assert free_form_trials.main(command) == 0
+    table = pd.read_csv(tmp_path / "trials.csv")
+    assert table["seed"].tolist() == [0] * 3 + [3] * 3
+    assert table["optimised"].tolist() == ["all", "all, other draws", "presences"] * 2
+    assert set(table["n"]) == {5}
+    assert (table["correlation with the first trial"][::3] == 1).all()
+
+
+def test_trials_without_data_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [str(tmp_path / "seed-0"), "--data", str(tmp_path / "none"), "--out", str(tmp_path / "trials.csv")]
+    assert free_form_trials.main(command) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_the_antithetic_draw_is_the_mirrored_one() -> None:

@@ -69,11 +69,26 @@ def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tenso
     return {"angles": angles, **free_form(model, turned, labels)}
 
 
-def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def free_form(
+    model: GenerativeCapsules,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    presences_only: bool = False,
+    purpose: str = "free-form",
+) -> dict[str, Tensor]:
     """Free-form inference: gradient ascent of the bound in the parameters of q of each image (section 2.4).
 
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
+    `free_form_trials.py` uses the last two arguments.
+
+    Args:
+        model: the model.
+        images: [B, C, H, W].
+        labels: not used.
+        presences_only: whether only the log odds of the objects' presences are optimised.
+        purpose: name of the random draws. Another name gives other draws.
 
     Returns:
         `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K]; the `images`; for the
@@ -87,6 +102,8 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
         free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
         beliefs = (free.part_belief, free.object_belief)
         learned = [values for belief in beliefs for values in belief if values is not None]
+        if presences_only:
+            learned = [free.object_belief.logits]
         adam = torch.optim.Adam(learned, lr=model.options.free_rate)
         reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
         along = []
@@ -98,7 +115,7 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
                 adam.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
                 adam.zero_grad()
                 for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
-                    drawn = _drawn(model, free, "free-form", step * model.options.free_pairs + pair, sign)
+                    drawn = _drawn(model, free, purpose, step * model.options.free_pairs + pair, sign)
                     bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
                     torch.autograd.backward(-bound, inputs=learned)
                 adam.step()
