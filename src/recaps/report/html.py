@@ -117,7 +117,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(duration=duration, size=size, count=count, yaml=as_yaml)
+    environment.filters.update(duration=duration, size=size, count=count, yaml=as_yaml, code=code)
     return environment
 
 
@@ -307,6 +307,11 @@ def _breakable(_: object, tokens: Sequence[Token], place: int, *others: object) 
     """Inline code with line breaks allowed after dots and underscores."""
     text = re.sub(r"([._]+)", r"\1<wbr>", str(escape(tokens[place].content)))
     return f"<code>{text}</code>"
+
+
+def code(text: str) -> Markup:
+    """Escaped text, with what is between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def duration(seconds: float | None) -> str:

@@ -324,6 +324,12 @@ def test_thinning_keeps_both_ends() -> None:
     assert len(set(kept)) == 200
 
 
+def test_captions_show_code_and_no_html() -> None:
+    assert html.code("|b| < 0.01 at `smoke` and `<b>`") == (
+        "|b| &lt; 0.01 at <code>smoke</code> and <code>&lt;b&gt;</code>"
+    )
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, ""), (4.21, "4.21 s"), (600, "10 min"), (3599, "1 h 00 min"), (11100, "3 h 05 min")]
 )
