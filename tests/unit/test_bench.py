@@ -189,3 +189,16 @@ def test_a_plain_step_computes_the_same(name: str) -> None:
     for ours, slow in zip(*gradients, strict=True):
         # Gradients of EM in float32 differ by up to 6e-5 of the largest from those in float64.
         torch.testing.assert_close(ours, slow, rtol=1e-3, atol=2e-4 * float(slow.abs().max()))
+
+
+@pytest.mark.parametrize("setting", ["ieee", "bf16"])
+def test_plain_steps_use_the_default_library_for_products(setting: str) -> None:
+    products = torch.backends.mkldnn.matmul
+    before = products.fp32_precision
+    products.fp32_precision = setting
+    try:
+        with plain():
+            assert products.fp32_precision == "ieee"
+        assert products.fp32_precision == setting
+    finally:
+        products.fp32_precision = before

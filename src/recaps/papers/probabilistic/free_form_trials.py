@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fit", default="mnist/train", help="latents that the classifier is fitted on")
     parser.add_argument("--images", type=int, default=200, help="number of images, from the first")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch")
     parser.add_argument("--out", type=Path, required=True, help="table to write (CSV)")
     return parser
 

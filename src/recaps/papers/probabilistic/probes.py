@@ -100,10 +100,8 @@ def free_form(
         images = images.clone()
         start = inferred._replace(part_belief=_free(inferred.part_belief), object_belief=_free(inferred.object_belief))
         free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
-        beliefs = (free.part_belief, free.object_belief)
-        learned = [values for belief in beliefs for values in belief if values is not None]
-        if presences_only:
-            learned = [free.object_belief.logits]
+        every = [values for belief in (free.part_belief, free.object_belief) for values in belief if values is not None]
+        learned = [free.object_belief.logits] if presences_only else every
         adam = torch.optim.Adam(learned, lr=model.options.free_rate)
         reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
         along = []
