@@ -157,16 +157,23 @@ def test_a_network_has_the_same_gradient_compiled_and_in_tensor_operations(routi
         torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.parametrize("routing", ["similarity", "connectionist"])
+@pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("loss", ["spread", "cross_entropy"])
 def test_logits_are_given_by_the_class_layer_for_a_softmax_alone(routing: str, loss: str) -> None:
     layers = model(routing=routing, loss=loss).layers
     assert [layer.routing.logits for layer in layers] == [False, False, loss == "cross_entropy"]
 
 
-def test_em_routing_is_refused_with_a_softmax_loss() -> None:
-    with pytest.raises(ValueError, match="loss: EM routing returns probabilities, not logits"):
-        MatrixCapsOptions(routing="em", loss="cross_entropy")
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_logits_are_those_of_the_activations(routing: str) -> None:
+    images, shape = random(2, 1, 20, 20), {"conv_channels": 8, "types": (2, 4, 4)}
+    spread = model((1, 20, 20), 4, routing=routing, loss="spread", **shape)
+    softmax = model((1, 20, 20), 4, routing=routing, loss="cross_entropy", **shape)
+    softmax.load_state_dict(spread.state_dict())
+    if routing == "similarity":  # theta_3 is not in the logits
+        with torch.no_grad():
+            spread.layers[2].routing.theta3.zero_()
+    torch.testing.assert_close(softmax.class_scores(images).sigmoid(), spread.class_scores(images))
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -16,6 +16,9 @@ from recaps.nn.kernels import SHARE, VARIANCE, fits
 from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
+#: Activations are this far from 0 and 1 at least where their logits are returned.
+SMALLEST = 1e-6
+
 
 class EMRouting(PoseRouting):
     """EM routing (*Matrix Capsules with EM Routing*). Each type of output capsule has two learned costs.
@@ -38,6 +41,7 @@ class EMRouting(PoseRouting):
         cost_inputs: Annotated[float, Field(gt=0)] | None = 100,
     ) -> None:
         super().__init__(outputs, layer, logits)
+        self.logits = logits
         self.temperatures = tuple(temperature_schedule(iterations, final_temperature))
         self.cost_inputs = cost_inputs
         self.beta_u = nn.Parameter(torch.zeros(outputs))
@@ -51,8 +55,12 @@ class EMRouting(PoseRouting):
         if fits(poses, weight):
             from recaps.nn.kernels.em import fused_em_routing
 
-            return Consensus(*fused_em_routing(*arguments))
-        return em_routing(*arguments)
+            consensus = Consensus(*fused_em_routing(*arguments))
+        else:
+            consensus = em_routing(*arguments)
+        if self.logits:
+            return consensus._replace(activations=consensus.activations.logit(SMALLEST))
+        return consensus
 
 
 def em_routing(

@@ -40,8 +40,7 @@ class MatrixCapsOptions(ModelOptions):
     """Reading. Add the location of every input capsule to its pose, as the author's final architectures do. The paper
     does not mention it."""
     loss: Literal["spread", "cross_entropy"] = "spread"
-    """Reading. The paper names no loss, and the author's code has both. EM routing requires `spread`, because its
-    activations are probabilities."""
+    """Reading. The paper names no loss, and the author's code has both."""
     compiled: bool = True
     """Use compiled kernels for the routing on a CPU. A machine compiles each routing once, in half a minute. Small
     networks train faster without kernels."""
@@ -54,9 +53,3 @@ class MatrixCapsOptions(ModelOptions):
     @property
     def modules(self) -> list[str]:
         return [*super().modules, registry.module(self.routing)]
-
-    @model_validator(mode="after")
-    def _check(self) -> MatrixCapsOptions:
-        if self.routing.name == "em" and self.loss == "cross_entropy":
-            raise ValueError("loss: EM routing returns probabilities, not logits for a softmax; use spread")
-        return self
