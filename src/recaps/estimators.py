@@ -344,8 +344,9 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     @property
     def _positive(self) -> bool:
-        """Whether class scores are lengths or probabilities."""
-        return isinstance(self.model_, CapsuleNetwork) or self.settings_.get("routing", {}).get("name") == "em"
+        """Whether class scores are lengths or probabilities, not logits."""
+        options = getattr(self.model_, "options", None)
+        return isinstance(self.model_, CapsuleNetwork) or getattr(options, "loss", None) == "spread"
 
     def _scores(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)

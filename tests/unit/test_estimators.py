@@ -95,6 +95,18 @@ def test_every_routing_and_family_classifies(changes: dict[str, Any], family: st
     assert found.predict(images[:5]).tolist() == found.classes_[shares.argmax(1)].tolist()
 
 
+@pytest.mark.parametrize(("loss", "positive"), [("spread", True), ("cross_entropy", False)])
+@pytest.mark.parametrize("routing", ["em", "similarity"])
+def test_logits_become_shares_by_a_softmax(
+    routing: str, loss: str, positive: bool, digits: tuple[Array, Array]
+) -> None:
+    images, labels = digits
+    found = classifier(routing=routing, options={**MATRIX, "loss": loss}).fit(images, labels)
+    scores = found._scores(images[:5])
+    expected = scores / scores.sum(1, keepdim=True) if positive else scores.softmax(1)
+    np.testing.assert_allclose(found.predict_proba(images[:5]), expected.numpy())
+
+
 @pytest.mark.parametrize(
     ("model", "options", "width", "decodes"),
     [

@@ -44,6 +44,8 @@ names the key and the nearest valid key.
 | `config/scales/<scale>.yaml` | the seeds and data sets of a scale |
 | `src/recaps/papers/<paper>/paper.yaml` | a paper's variants, their training and evaluation, its tables and figures |
 
+*Reading* marks an option that settles a point which a paper leaves open; see `docs/claims.md`.
+
 `profiles/README.md` describes how and where jobs run (cores, memory, cluster).
 
 Edit `config.yaml`, or pass your own file or single keys on the command line. Later settings override earlier ones:

@@ -77,5 +77,5 @@ class Config(Section):
     results: str = "results"
     """Folder of all results."""
     overrides: dict[str, Any] = {}
-    """Changes to the papers' files for your own experiments, e.g.
+    """Changes to the papers' files, except to their keys `defaults` and `scales`, for your own experiments, e.g.
     `{sparse: {variants: {sparsecaps: {training: {steps: 100}}}}}`."""
