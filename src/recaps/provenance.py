@@ -26,11 +26,14 @@ def describe(project: Path | None) -> dict[str, Any]:
 
 
 def git(project: Path | None) -> dict[str, Any]:
-    """Return `commit`, and `dirty`: whether code or tracked files differ from it. None outside a git checkout."""
+    """Return `commit`, and `dirty`: whether code or tracked files differ from it. None outside a git checkout.
+
+    Published results do not count, as no run reads them.
+    """
     commit = _git(project, "rev-parse", "HEAD") if project else None
     if project is None or commit is None:
         return {"commit": None, "dirty": None}
-    changed = _git(project, "status", "--porcelain", "--untracked-files=no")
+    changed = _git(project, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results/published")
     added = _git(project, "ls-files", "--others", "--exclude-standard", "--", "src", "config", "rules", "workflow")
     unknown = changed is None or added is None
     return {"commit": commit, "dirty": None if unknown else bool(changed or added)}
