@@ -36,7 +36,8 @@ CURVES = {"em": (50, 20, 8), "similarity": (90, 30, 12), "connectionist": (40, 6
 
 def config(*without: str, **overrides: Any) -> Project:
     values = {"scale": "desk", "papers": ["consensus"], "without": list(without)}
-    return load(values | {"overrides": {"consensus": {"variants": overrides}}}, CONFIG)
+    changes = {"consensus": {"variants": made_results.without_own_seeds("consensus", overrides)}}
+    return load(values | {"overrides": changes}, CONFIG)
 
 
 @pytest.fixture(scope="module")
