@@ -124,6 +124,7 @@ def test_the_layers_have_the_sizes_of_table_1(shape: tuple[int, int, int], sides
     ("routing", "options"),
     [
         ("em", {"types": (4, 8, 8), "conv_channels": 16}),
+        ("em", {"types": (4, 8, 8), "conv_channels": 16, "loss": "cross_entropy"}),
         ("similarity", {"loss": "cross_entropy"}),
         ("connectionist", {"lstm_units": 4, "compatibility_layers": ((), (), ())}),
     ],
