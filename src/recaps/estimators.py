@@ -156,8 +156,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             if "routing" not in family.model_fields:
                 raise ValueError(f"routing={self.routing!r}: the family {name!r} has no choice of it; leave it out")
             settings["routing"] = routing
-        if name == "matrixcaps" and settings.get("routing", {"name": "em"})["name"] != "em":
-            settings = {"loss": "cross_entropy"} | settings
         return settings
 
     def _train(self, images: Tensor, labels: Array | None, classes: int, *, classifies: bool) -> None:

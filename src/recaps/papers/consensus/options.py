@@ -39,8 +39,8 @@ class MatrixCapsOptions(ModelOptions):
     coordinates: bool = True
     """Reading. Add the location of every input capsule to its pose, as the author's final architectures do. The paper
     does not mention it."""
-    loss: Literal["spread", "cross_entropy"] = "spread"
-    """Reading. The paper names no loss, and the author's code has both."""
+    loss: Literal["spread", "cross_entropy"] = "cross_entropy"
+    """Reading. The paper names no loss. The author's code has both; its script uses cross-entropy by default."""
     compiled: bool = True
     """Use compiled kernels for the routing on a CPU. A machine compiles each routing once, in half a minute. Small
     networks train faster without kernels."""
