@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--scale", help="replaces the scale of config.yaml")
         command.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
         command.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
-        command.add_argument("--without", nargs="*", help="unavailable data sets; replaces those of config.yaml")
+        command.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
     each["run"].add_argument("--variants", nargs="+", help="only these variants (default: all)")
     each["run"].add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
     each["new"].add_argument("what", choices=new.WHAT)

@@ -270,10 +270,11 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     Args:
         model: a family with class scores: `supcaps` (dynamic routing), `discriminative` (learned routing), `matrixcaps`
             or `convnet`. None: the family that `routing` belongs to.
-        routing: a routing algorithm, by name or as a mapping with its `name` and options. `dynamic` for vectors; `em`,
-            `similarity` or `connectionist` for matrix capsules. None: the family's default.
-        options: further options of the family, as in `config/README.md`. By default `supcaps` and `discriminative` have
-            a quarter of the paper's width.
+        routing: a routing algorithm, by name or as a mapping with its `name` and options. `dynamic`, `cosine` or
+            `attention` for vectors; `em`, `similarity` or `connectionist` for matrix capsules. None: the family's
+            default.
+        options: further options of the family, as in `config/README.md`. By default `supcaps`, `discriminative` and
+            `convnet` have a quarter of the paper's width.
         steps: training steps.
         batch_size: images in a training step.
         learning_rate: Adam's learning rate at step 0. It decays by 4 % every 2,000 steps.

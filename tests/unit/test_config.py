@@ -364,17 +364,17 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
-    assert str(lost) == ("without affnist, mnist-rotated (unavailable); left out: both, turned; Time of others; Turned")
+    assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
 
 
 def test_captions_name_what_is_left_out(toy: Path) -> None:
     paper = without(toy, "mnist-rotated", "affnist").papers["toy"]
     captions = {name: output.caption for name, output in paper.outputs.items()}
     assert captions == {
-        "table-1": "Three. Left out, because mnist-rotated is unavailable: turned.",
-        "table-3": "Four. Left out, because affnist, mnist-rotated are unavailable: both, turned.",
-        "figure-1": "Of two. Left out, because mnist-rotated is unavailable: turned.",
-        "figure-3": "Of two. Left out, because affnist is unavailable: affnist/test.",
+        "table-1": "Three. Left out, as it needs mnist-rotated: turned.",
+        "table-3": "Four. Left out, as they need affnist, mnist-rotated: both, turned.",
+        "figure-1": "Of two. Left out, as it needs mnist-rotated: turned.",
+        "figure-3": "Of two. Left out, as it needs affnist: affnist/test.",
         "figure-4": "From nothing.",
     }
 

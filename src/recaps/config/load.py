@@ -34,7 +34,7 @@ class Project(Section):
     scale: Scale
     papers: dict[str, Paper]
     left_out: dict[str, LeftOut] = {}
-    """The parts of the papers that are left out because a data set is unavailable."""
+    """The parts of the papers that are left out (`without`)."""
     elsewhere: dict[str, dict[str, Paper]] = {}
     """Papers at other scales whose networks are timed, by scale and name."""
 
@@ -117,7 +117,7 @@ class Project(Section):
 
 
 def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -> Project:
-    """Return the checked configuration, without the parts that need an unavailable data set (`without`).
+    """Return the checked configuration, without the parts that are left out (`without`).
 
     Args:
         values: the user's settings, as in `config.yaml`.

@@ -1,4 +1,4 @@
-"""A paper without data sets that are unavailable, or variants that nobody wants: leave out what needs them."""
+"""A paper without some of its data sets or variants: leave out what needs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from recaps.config.base import Name, Section, VariantName
 from recaps.config.variant import Output, Paper
 
-#: Returns the unavailable data sets that a set (`name/split`) is, or is derived from.
+#: Returns the data sets to leave out that a set (`name/split`) is, or is derived from.
 Lacks = Callable[[str], Sequence[str]]
 
 
@@ -15,36 +15,32 @@ class LeftOut(Section):
     """The parts of a paper that are left out."""
 
     sets: tuple[Name, ...]
-    """The unavailable data sets."""
+    """The data sets that are left out."""
     named: tuple[VariantName, ...] = ()
     """The variants that are left out by name, as `paper/variant`."""
     variants: dict[Name, tuple[Name, ...]] = {}
-    """The variants that are left out, each with the unavailable sets that it needs; none if it is left out by name."""
+    """The variants that are left out, each with the left-out sets that it needs; none if it is left out by name."""
     outputs: dict[Name, str] = {}
     """The tables and figures that are left out, with their titles."""
 
     def __str__(self) -> str:
         parts = [", ".join(sorted(self.variants)), *(title for _, title in sorted(self.outputs.items()))]
         lost = "; ".join(filter(None, parts))
-        return f"without {self._names(' (unavailable)')}" + (f"; left out: {lost}" if lost else "")
+        return f"without {', '.join([*self.sets, *self.named])}" + (f"; left out: {lost}" if lost else "")
 
     def reason(self, variant: str) -> str:
-        """Return why `variant` is missing, or, if it is there, why one of its values may be missing."""
+        """Return why `variant` is missing; empty if it is not left out."""
         if variant not in self.variants:
-            return f"the paper was made without {self._names()}"
+            return ""
         if not self.variants[variant]:
             return f"{variant} was left out (config: without)"
-        return f"{variant} was left out: data set {', '.join(self.variants[variant])} is unavailable (config: without)"
-
-    def _names(self, after_sets: str = "") -> str:
-        sets = [", ".join(self.sets) + after_sets] if self.sets else []
-        return ", ".join([*sets, *self.named])
+        return f"{variant} was left out: it needs {', '.join(self.variants[variant])} (config: without)"
 
 
 def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> tuple[Paper, LeftOut | None]:
-    """Leave out the parts of a paper that need an unavailable set. Return the rest, and what is left out, if anything.
+    """Leave out the parts of a paper that need a left-out set. Return the rest, and what is left out, if anything.
 
-    A variant is left out if any of its sets is unavailable, or if it is in `named` as `paper/variant`. A timing, table
+    A variant is left out if it needs such a set, or if it is in `named` as `paper/variant`. A timing, table
     or figure is left out if everything that it shows is left out; otherwise its caption names what is missing.
     """
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
@@ -74,7 +70,7 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
 
 
 def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
-    """Reduce a table or figure to what is available. Return None if nothing is."""
+    """Reduce a table or figure to what is kept. Return None if that is nothing."""
     shown = paper.matching(output.needs)
     timed = {name: paper.matching(paper.timings[name].variants) for name in output.timings}
     read = dict.fromkeys([*shown, *(variant for names in timed.values() for variant in names)])
@@ -85,11 +81,11 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
     if not (set(read) | set(output.sets)) - set(lost):
         return None
     missing = list(dict.fromkeys(name for sets in lost.values() for name in sets))
-    because = f", because {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} unavailable"
-    unavailable, unwanted = [name for name in lost if lost[name]], [name for name in lost if not lost[name]]
+    needing, unwanted = [name for name in lost if lost[name]], [name for name in lost if not lost[name]]
+    because = f", as {'it needs' if len(needing) == 1 else 'they need'} {', '.join(missing)}"
     sentences = [
         output.caption,
-        *([f"Left out{because}: {', '.join(unavailable)}."] if unavailable else []),
+        *([f"Left out{because}: {', '.join(needing)}."] if needing else []),
         *([f"Left out: {', '.join(unwanted)}."] if unwanted else []),
     ]
     left = {

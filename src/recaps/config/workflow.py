@@ -62,9 +62,9 @@ class Config(Section):
     """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`; they override the scale's.
     Also your own data, by a name, and the set that they replace: `{mine: {path: my.npz}, mnist: mine}`."""
     without: tuple[Name | VariantName, ...] = ()
-    """Data sets that are unavailable, e.g. `[smallnorb]`, and variants to leave out, e.g. `[sparse/supcaps]`. Variants
-    that need such a set, or one derived from it, are left out, as are the tables and figures that show only variants
-    that are left out. The scorecard and the report name what is missing."""
+    """Data sets and variants to leave out because they are unavailable or take too long, e.g. `[smallnorb,
+    sparse/supcaps]`. Variants that need such a set, or one derived from it, are left out, too, as are tables and
+    figures that would show only what is left out. The scorecard and the report name what is missing."""
     mirror: str | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""

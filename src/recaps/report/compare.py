@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from recaps.errors import UserError
+from recaps.io import read_json
 from recaps.report import statistics
 from recaps.report.measured import METRICS, Measured, collect, finished_papers, read_metrics
 from recaps.report.verdicts import format_value
@@ -57,6 +59,32 @@ def missing(results: Path, published: Path) -> list[str]:
     sides = ((ONLY_YOURS, results, published), (ONLY_PUBLISHED, published, results))
     only = [(side, set(finished_papers(one)) - set(finished_papers(other))) for side, one, other in sides]
     return [f"not compared, {side}: {', '.join(sorted(names))}" for side, names in only if names]
+
+
+def other_settings(results: Path, published: Path) -> list[str]:
+    """One line for each variant that both sides trained with different settings. The lowest common seed counts.
+
+    Options that one side does not have, because they are newer or have moved, are not compared.
+    """
+    lines = {}
+    for theirs in sorted(Path(published).glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
+        yours = Path(results) / theirs.relative_to(published)
+        if not yours.is_file():
+            continue
+        mine, printed = (dict(_flat(read_json(file))) for file in (yours, theirs))
+        differing = [key for key in mine if key in printed and key != "seed" and mine[key] != printed[key]]
+        name = f"{mine['paper']}/{mine['variant']}"
+        lines[name] = ", ".join(f"{key} {mine[key]} (published: {printed[key]})" for key in differing)
+    return [f"other settings: {name}: {text}" for name, text in reversed(lines.items()) if text]
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Key and value of every option of a mapping, with keys such as `training.steps`."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
@@ -122,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("Mean ± standard deviation (number of seeds). With one seed, only the uncertainty of the test set counts.")
     print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     print(summary(table))
-    for line in missing(yours, published):
+    for line in [*missing(yours, published), *other_settings(yours, published)]:
         print(line)
     return 0
 

@@ -21,8 +21,7 @@ from recaps.workflow.layout import Layout
 
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
-authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, the seeds, and how the value was
-measured. `docs/claims.md` gives the rules for verdicts."""
+authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured. `docs/claims.md` gives the rules for verdicts."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,9 @@ def _row(
 def _why_not(lacking: Sequence[Measure], scale: str, left_out: LeftOut | None) -> str:
     """One line on what was not measured, with the reason if it is known."""
     reasons = [left_out.reason(measure.variant) for measure in lacking] if left_out else []
-    return "; ".join([f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *dict.fromkeys(reasons)])
+    return "; ".join(
+        [f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *filter(None, dict.fromkeys(reasons))]
+    )
 
 
 def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
@@ -191,16 +192,12 @@ def _trained(run: Record) -> str:
 
 
 def published_text(claim: Claim) -> str:
-    """The published value or values, in a few characters: `90.12`, `90.12 > 79 > 66`, `3 (our limit: 2.5 to 3.5)`."""
+    """The published values in a few characters: `90.12`, `90.12 > 79 > 66`, `no numbers`, `3 (our limit: 2 to 4)`."""
     if isinstance(claim, Number):
         return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
     if isinstance(claim, Ordering):
         mark = " > " if claim.order == "descending" else " < "
-        if claim.published:
-            return mark.join(f"{value:g}" for value in claim.published)
-        variants = [measure.variant for measure in claim.measures]
-        distinct = len(set(variants)) > 1
-        return mark.join(variants if distinct else [measure.metric for measure in claim.measures])
+        return mark.join(f"{value:g}" for value in claim.published) if claim.published else "no numbers"
     if claim.at_least is not None and claim.at_most is not None:
         limit = f"{claim.at_least:g} to {claim.at_most:g}"
     else:
@@ -242,15 +239,15 @@ def markdown(
     if STAND_IN in set(card["verdict"]):
         lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        lines += ["One seed gives no interval: an empty interval means one seed.", ""]
+        lines += ["A value of one seed has no interval.", ""]
     for paper, rows in card.groupby("paper", sort=False):
         lines += [f"## {paper}", ""]
         lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
         for title, part in (("", rows[~rows["check"]]), ("Checks of the configuration", rows[rows["check"]])):
             if len(part):
                 lines += [f"### {title}", ""] if title else []
-                lines += ["| where | claim | published | ours | 95 % interval | verdict |"]
-                lines += ["|---|---|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
+                lines += ["| where | claim | unit | published | ours | seeds | 95 % interval | verdict |"]
+                lines += ["|---|---|---|--:|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
     for name, sets in (own or {}).items():
         lines += [f"## {name}", "", f"{not_judged(sets)}", ""]
     lines += [MARKDOWN_NOTES, ""]
@@ -268,7 +265,7 @@ def _markdown_row(row: pd.Series) -> str:
     published, ours = (readable(row[column], row["unit"]) for column in ("published", "ours"))
     ours += "" if math.isnan(row["sd"]) else f" ± {format_value(row['sd'], row['unit'])}"
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
-    cells = [row["where"], statement, published, ours, interval, row["verdict"]]
+    cells = [row["where"], statement, row["unit"], published, ours, row["seeds"] or "", interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

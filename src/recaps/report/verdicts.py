@@ -131,6 +131,8 @@ def plain_value(value: float, unit: str) -> str:
     """A value for programs, with the number of digits that suits its unit."""
     if unit == "count" and (value % 1 == 0 or abs(value) >= 100):
         return f"{value:.0f}"
+    if unit == "loss":
+        return f"{value:.3g}"
     return f"{value:.3f}" if unit in ("fraction", "ratio") else f"{value:.2f}"
 
 

@@ -141,19 +141,18 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any]) -> None:
     assert "<dt>Data sets left out</dt><dd>fashion-mnist</dd>" in head
     figure = results.project.left_out["discriminative"].outputs["figure-2"]
     lost = f"fashion-dr, fashion-l1, fashion-l1-fc, fashion-l2, fashion-l2-fc; {figure}"
-    sentence = f"without fashion-mnist (unavailable); left out: {lost}"
+    sentence = f"without fashion-mnist; left out: {lost}"
     assert f"<p><b>Made {sentence}" in text
     assert f"<li>The paper discriminative was made {sentence}" in text
     assert "discriminative-figure-2" not in page.ids
     assert "discriminative-figure-3" in page.ids
-    assert "Left out, because fashion-mnist is unavailable: fashion-dr" in text
-    assert "fashion-dr was left out: data set fashion-mnist is unavailable" in text
+    assert "Left out, as they need fashion-mnist: fashion-dr" in text
+    assert "fashion-dr was left out: it needs fashion-mnist" in text
     assert "Not made in this run" not in text
 
 
 def test_a_whole_paper_tells_of_nothing_left_out(tree: Callable[..., Any]) -> None:
     text = tree(seeds=(0,), paper="discriminative").build()
-    assert "unavailable" not in text
     assert "left out" not in text
 
 

@@ -263,9 +263,9 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any], capsys: pytest.Cap
     assert sorted(without["variants"]) == FASHION
     assert list(without["outputs"]) == ["figure-2"]
     card = scorecard.load(published(results) / "scorecard.csv")
-    lost = card[card["how"].str.contains("fashion-dr was left out: data set fashion-mnist is unavailable")]
+    lost = card[card["how"].str.contains("fashion-dr was left out: it needs fashion-mnist")]
     assert set(lost["verdict"]) == {NOT_RUN}
-    assert "Made without fashion-mnist (unavailable)" in (published(results) / "scorecard.md").read_text()
+    assert "Made without fashion-mnist" in (published(results) / "scorecard.md").read_text()
 
 
 def test_a_paper_without_a_variant(tree: Callable[..., Any]) -> None:
@@ -320,7 +320,7 @@ def test_a_whole_paper_takes_the_place_of_a_partial_one(tree: Callable[..., Any]
     whole = tree(seeds=(0,), paper="discriminative")
     try_publish(whole)
     assert "without" not in manifest_of(whole)["papers"]["discriminative"]
-    assert "unavailable" not in (published(whole) / "scorecard.md").read_text()
+    assert "Made without" not in (published(whole) / "scorecard.md").read_text()
 
 
 @pytest.mark.parametrize("partial_side", ["yours", "published"])
@@ -372,6 +372,20 @@ def test_what_differs_is_told(tree: Callable[..., Any], capsys: pytest.CaptureFi
     assert table["sparse/sparsecaps/something-new"] == compare.ONLY_YOURS
     assert run_compare(results) == 0
     assert "1 of 22 numbers differ" in capsys.readouterr().out
+
+
+def test_other_settings_are_told(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0, 1))
+    assert run_publish(results) == 0
+    for seed, steps in ((0, 7), (1, 8)):
+        file = results.root / "runs" / "sparse" / "dense" / f"seed-{seed}" / "config.json"
+        config = json.loads(file.read_text())
+        theirs, config["training"]["steps"], config["new"] = config["training"]["steps"], steps, 1
+        file.write_text(json.dumps(config))
+    capsys.readouterr()
+    assert run_compare(results) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("other settings")]
+    assert lines == [f"other settings: sparse/dense: training.steps 7 (published: {theirs})"]
 
 
 def test_one_seed_each_counts_the_test_set(tree: Callable[..., Any]) -> None:
