@@ -53,7 +53,7 @@ def frame(
         files=Layout(folder / "desk"),
         own_seeds={variant: settings.seeds or seeds for variant, settings in paper.variants.items()},
         resolve=project.resolve,
-        printed=printed(FOLDER / name / "claims.yaml"),
+        printed=printed(claims(name)),
         stand_in=False,
     )
     for variant, settings in paper.variants.items():

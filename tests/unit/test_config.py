@@ -11,7 +11,7 @@ import yaml
 
 from recaps import papers
 from recaps.config import manual
-from recaps.config.load import Project, check, load, merge
+from recaps.config.load import Project, check, load, merge, read_yaml
 from recaps.errors import UserError
 from recaps.models.options import SupCapsOptions
 
@@ -86,8 +86,12 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
             f"{PAPER}unknown key 'protocols.mnist.fit.sett' (did you mean 'set'?)",
         ),
         (
-            {"overrides": {"sparse": {"variants": {"Dense": {}}}}},
+            {"overrides": {"sparse": {"variants": {"Dense": {"title": "New"}}}}},
             f"{PAPER}variants.Dense: a name consists of lower-case letters, digits and dashes",
+        ),
+        (
+            {"overrides": {"sparse": {"variants": {"dnse": {}}}}},
+            f"{PAPER}variants: there is no variant 'dnse' (did you mean 'dense'?); a new one needs a title",
         ),
         (
             {"overrides": {"sparse": {"timings": {"steps": {"variants": ["sparscaps"]}}}}},
@@ -152,6 +156,48 @@ def test_misspelt_key_in_a_paper_file(
         load({}, config, tmp_path)
     expected = "toy/paper.yaml: unknown key 'variants.plain.model.kernal' (did you mean 'kernel'?)"
     assert str(raised.value) == (expected if inside else f"{tmp_path}/{expected}")
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ("{dekk: {}}", "scales: there is no scale 'dekk' (did you mean 'desk'?)"),
+        ("[desk]", "scales: expected a mapping of scales to changes"),
+        ("{desk: [a]}", "scales.desk: expected a mapping of keys to values"),
+        ("", None),
+        ("{desk: , paper: {}}", None),
+    ],
+)
+def test_changes_at_scales_are_checked(config: Path, tmp_path: Path, scales: str, message: str | None) -> None:
+    """An empty section changes nothing."""
+    write_paper(tmp_path, "toy", f"{TOY}scales: {scales}\n")
+    with pytest.raises(UserError) if message else nullcontext() as raised:
+        assert load({"scale": "desk"}, config, tmp_path).papers["toy"].title == "Toy"
+    assert message is None or str(raised.value) == f"{tmp_path}/toy/paper.yaml: {message}"
+
+
+def test_a_paper_may_use_the_scales_of_the_repository(toy: Path) -> None:
+    """The user's own folder may have others."""
+    (toy / "toy" / "paper.yaml").write_text(f"{TOY}scales: {{desk: {{}}, mine: {{title: Mine}}}}\n")
+    (toy / "config" / "scales").mkdir(parents=True)
+    (toy / "config" / "scales" / "mine.yaml").write_text("description: My own.")
+    assert load({"scale": "mine"}, toy / "config", toy).papers["toy"].title == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read (Is a directory)"),
+        ("title: Gödel".encode("latin-1"), "not UTF-8 text; save it in this encoding"),
+        (b"title: 2020-99-99", "not valid YAML: month must be in 1..12"),
+    ],
+)
+def test_a_file_that_is_no_yaml(tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "paper.yaml"
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(UserError) as raised:
+        read_yaml(file)
+    assert str(raised.value) == f"{file}: {message}"
 
 
 def write_paper(folder: Path, name: str, text: str) -> None:

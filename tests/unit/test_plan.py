@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -259,6 +261,29 @@ def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, m
     monkeypatch.setattr("recaps.workflow.plan.FOLDER", tmp_path)
     with pytest.raises(UserError, match=r"claims.yaml: no such file, and the paper needs it"):
         plan(papers=["sparse"])
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("dnse", r"claims: sparse/table-1/a: there is no variant 'dnse' \(did you mean 'dense'\?\)"),
+        ("supcaps", None),
+        ("wide", None),
+    ],
+)
+def test_claims_name_variants_of_the_paper(
+    plan: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, message: str | None
+) -> None:
+    """Also those that are left out, or that there are at another scale."""
+    shutil.copytree(root / "src/recaps/papers/sparse", tmp_path / "sparse")
+    with open(tmp_path / "sparse/claims.yaml", "a", encoding="utf-8") as file:
+        measure = f"measure: {{variant: {variant}, metric: b}}, published: 1, tolerance: 1"
+        file.write(f"  - {{id: sparse/table-1/a, kind: number, where: b, statement: c, reason: d, {measure}}}\n")
+    scales = {"scales": {"paper": {"variants": {"wide": {}}}}, "variants": {"dense": {}}}
+    (tmp_path / "sparse/paper.yaml").write_text(json.dumps(scales))
+    monkeypatch.setattr("recaps.workflow.plan.FOLDER", tmp_path)
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        plan(papers=["sparse"], without=["sparse/supcaps"])
 
 
 def test_captions_of_stand_ins_say_so(plan: Any) -> None:

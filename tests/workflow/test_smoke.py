@@ -15,7 +15,7 @@ from recaps import npz
 from recaps.config.load import Project, load
 from recaps.papers import FOLDER
 from recaps.report import draw
-from recaps.report.claims import printed
+from recaps.report.claims import printed, read
 from recaps.report.collect import metrics as write_metrics
 from recaps.workflow.plan import Plan
 from recaps.workflow.stages import saved_results
@@ -61,7 +61,7 @@ def test_outputs_are_drawn_from_what_they_declare(
     monkeypatch.setattr(draw, "_save", lambda drawing, path: None)
     plan = Plan(project)
     for paper, settings in project.papers.items():
-        whole = {"project": plan.settings(paper), "printed": printed(FOLDER / paper / "claims.yaml")}
+        whole = {"project": plan.settings(paper), "printed": printed(read(FOLDER / paper / "claims.yaml"))}
         wanted = [
             *(("table", name, plan.shown(paper, [output])) for name, output in settings.tables.items()),
             *(("figure", name, plan.shown(paper, [output])) for name, output in settings.figures.items()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,9 @@ from recaps.errors import UserError, nearest
 from recaps.io import short
 
 Model = TypeVar("Model", bound=BaseModel)
+
+#: The scales of this repository, which its papers know also if the user's folder of the configuration has others.
+_SCALES = found.FOLDER.parents[2] / "config" / "scales"
 
 #: The safe loader in C, ten times as fast, where PyYAML was built with it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -138,7 +141,12 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
                 raise UserError(f"config: {key}: there is no paper '{name}'{nearest(name, known)}")
     scale_file = folder / "scales" / f"{config.scale}.yaml"
     scale = check(Scale, read_yaml(scale_file), str(short(scale_file)))
-    chosen = {name: _paper(papers / name / "paper.yaml", config, config.scale) for name in config.papers or known}
+    every = {*scales, *_names(_SCALES)}
+
+    def at(scale: str, name: str) -> Paper:
+        return _paper(papers / name / "paper.yaml", config, scale, every)
+
+    chosen = {name: at(config.scale, name) for name in config.papers or known}
     elsewhere: dict[str, dict[str, Paper]] = {}
     for name, paper in chosen.items():
         for variant, settings in paper.variants.items():
@@ -149,24 +157,52 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
             if networks not in scales:
                 where = f"{short(papers / name / 'paper.yaml')}: timings.{timing}.networks"
                 raise UserError(f"{where}: there is no scale '{networks}'{nearest(networks, scales)}")
-            elsewhere.setdefault(networks, {})[name] = _paper(papers / name / "paper.yaml", config, networks)
+            elsewhere.setdefault(networks, {})[name] = at(networks, name)
     project = _with_own_classes(Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere))
     return _without(project) if config.without else project
 
 
-def _paper(file: Path, config: Config, scale: str) -> Paper:
-    """Read a paper's file, merge in a scale's changes, the user's overrides and the defaults, and validate it."""
+def _paper(file: Path, config: Config, scale: str, scales: Collection[str]) -> Paper:
+    """Read a paper's file, merge in a scale's changes, the user's overrides and the defaults, and validate it.
+
+    The file may change settings for `scales`.
+    """
     values = read_yaml(file)
-    at_scale = values.pop("scales", {}).get(scale, {})
+    own = values.get("variants") or {}
+    at_scale = _at_scale(values.pop("scales", None) or {}, scale, scales, f"{short(file)}: scales")
     defaults = values.pop("defaults", {})
     values = merge(values, {key: value for key, value in at_scale.items() if key != "defaults"})
     defaults = merge(defaults, at_scale.get("defaults", {}))
     overrides = config.overrides.get(file.parent.name, {})
     values = merge(values, overrides)
+    where = f"{short(file)} with config's overrides" if overrides else str(short(file))
     if isinstance(values, Mapping) and isinstance(values.get("variants"), Mapping):
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
+        for name, variant in variants.items():
+            if name not in own and isinstance(variant, Mapping) and "title" not in variant:
+                hint = nearest(str(name), own)
+                raise UserError(f"{where}: variants: there is no variant '{name}'{hint}; a new one needs a title")
         values = {**values, "variants": variants}
-    return check(Paper, values, f"{short(file)} with config's overrides" if overrides else str(short(file)))
+    return check(Paper, values, where)
+
+
+def _at_scale(changes: Any, scale: str, scales: Collection[str], where: str) -> Mapping[str, Any]:
+    """Check the section `scales` of a paper's file, `changes`, and return its part for one scale."""
+    if not isinstance(changes, Mapping):
+        raise UserError(f"{where}: expected a mapping of scales to changes")
+    for name, part in changes.items():
+        if name not in scales:
+            raise UserError(f"{where}: there is no scale '{name}'{nearest(str(name), scales)}")
+        if not isinstance(part, Mapping | None):
+            raise UserError(f"{where}.{name}: expected a mapping of keys to values")
+    return changes.get(scale) or {}
+
+
+def variants_at_any_scale(file: Path) -> set[str]:
+    """Return the variants in a paper's file, with those that it has at some scales only."""
+    values = read_yaml(file)
+    parts = [values, *(values.get("scales") or {}).values()]
+    return {name for part in parts if part for name in part.get("variants") or ()}
 
 
 def _with_own_classes(project: Project) -> Project:
@@ -242,6 +278,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
         text = Path(file).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UserError(f"{short(file)}: no such file") from error
+    except OSError as error:
+        raise UserError(f"{short(file)}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{short(file)}: not UTF-8 text; save it in this encoding") from error
     return mapping(text, str(short(file)))
 
 
@@ -249,7 +289,7 @@ def mapping(text: str, where: str) -> dict[str, Any]:
     """Parse YAML. Text that is not a mapping raises UserError with `where`."""
     try:
         values = yaml.load(text, Loader=_LOADER)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected a mapping of keys to values")

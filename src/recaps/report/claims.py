@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -191,9 +191,9 @@ def read(file: Path) -> list[Claim]:
     return claims
 
 
-def printed(file: Path) -> dict[str, Printed]:
-    """The printed values in a `claims.yaml`, by claim id."""
-    numbers = [claim for claim in read(file) if isinstance(claim, Number)]
+def printed(claims: Sequence[Claim]) -> dict[str, Printed]:
+    """The printed values of claims, by claim id."""
+    numbers = [claim for claim in claims if isinstance(claim, Number)]
     return {
         each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label, each.seeds, each.sd)
         for each in numbers
@@ -210,12 +210,15 @@ def _claim(row: Any, where: str) -> Claim:
     return check(KINDS[kind], row, where)
 
 
-def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper]) -> None:
-    """Raise a UserError for the first claim whose paper lacks a variant that it names."""
+def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others: Collection[str] = ()) -> None:
+    """Raise a UserError for the first claim whose paper lacks a variant that it names.
+
+    `others` are variants that are left out, or that there are at other scales.
+    """
     for claim in claims:
         if claim.paper not in papers:
             raise UserError(f"claims: {claim.id}: there is no paper '{claim.paper}'{nearest(claim.paper, papers)}")
-        variants = papers[claim.paper].variants
+        variants = {*papers[claim.paper].variants, *others}
         for measure in claim.measures:
             if measure.variant not in variants:
                 hint = nearest(measure.variant, variants)

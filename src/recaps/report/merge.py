@@ -21,7 +21,7 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.papers import FOLDER
 from recaps.report import draw
-from recaps.report.claims import printed
+from recaps.report.claims import printed, read
 from recaps.report.results import Results
 from recaps.workflow.layout import METRICS_FILES, Layout
 
@@ -78,7 +78,7 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
         files=files,
         own_seeds=own_seeds,
         resolve=project.resolve,
-        printed=printed(FOLDER / name / "claims.yaml"),
+        printed=printed(read(FOLDER / name / "claims.yaml")),
         stand_in=False,
     )
     for table in paper.tables:

@@ -17,14 +17,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load
+from recaps.config.load import Project, load, variants_at_any_scale
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
 from recaps.papers import FOLDER
-from recaps.report.claims import printed
+from recaps.report.claims import Claim, check_variants, printed, read
 from recaps.workflow import layout, receipts
 from recaps.workflow.fingerprint import fingerprint
 from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, Layout
@@ -74,6 +74,7 @@ class Plan:
         self.files = Layout(Path(self.results, self.scale))
         self._check_folders()
         self._check_papers()
+        self._check_claims()
         self._check_own_data()
         self._check_sets()
         self._check_classes()
@@ -339,7 +340,7 @@ class Plan:
             "code": lambda wildcards: self.code(f"draw_{kind}", f"recaps.papers.{paper}.{kind}"),
             "project": lambda wildcards: self._drawn(paper, kind),
             # The part of the claims that drawings depend on: the numbers that the paper prints.
-            "printed": lambda wildcards: _printed(Path(self._own(paper, "claims.yaml"))),
+            "printed": lambda wildcards: printed(self._claims(paper)),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
@@ -410,6 +411,9 @@ class Plan:
         """Return a file of the paper's own folder."""
         return str(short(FOLDER / paper / file))
 
+    def _claims(self, paper: str) -> list[Claim]:
+        return _claims(Path(self._own(paper, "claims.yaml")))
+
     def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
         runs = [self.of_run(*run) for run in self.runs([paper], variants)]
         return [
@@ -459,6 +463,16 @@ class Plan:
             for file, is_needed in needed.items():
                 if is_needed and not (FOLDER / name / file).is_file():
                     raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
+
+    def _check_claims(self) -> None:
+        """Refuse a claim about a variant that its paper has at no scale."""
+        for name, paper in self.project.papers.items():
+            claims, lost = self._claims(name), self.project.left_out.get(name)
+            named = {measure.variant for claim in claims for measure in claim.measures}
+            others = set(lost.variants) if lost else set()
+            if not named <= {*paper.variants, *others}:
+                others |= variants_at_any_scale(FOLDER / name / "paper.yaml")
+            check_variants(claims, {name: paper}, others)
 
     def _check_own_data(self) -> None:
         """Refuse a name that own data cannot have, and a set that they cannot replace."""
@@ -515,8 +529,8 @@ def _probes(paper: str, variant: Variant) -> list[str]:
     return [f"recaps.papers.{paper}.probes"] if variant.probes else []
 
 
-#: A file of claims is read once for all tables and figures of its paper.
-_printed = functools.cache(printed)
+#: A file of claims is read once.
+_claims = functools.cache(read)
 
 
 def family(variant: Variant) -> list[str]:
