@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from recaps.datasets.preparation import prepare
+from recaps.training.interruption import Interrupted
 from recaps.training.lease import Lease
-from recaps.training.run import Interrupted, train
+from recaps.training.run import train
 
 
 def digits(folder: Path, n: int) -> Path:

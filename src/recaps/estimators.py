@@ -159,6 +159,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return settings
 
     def _train(self, images: Tensor, labels: Array | None, classes: int, *, classifies: bool) -> None:
+        if self.evaluate_every < 1:
+            raise ValueError(f"evaluate_every={self.evaluate_every}: use at least 1")
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         held_out: Array = np.empty(0, np.int64)
@@ -191,6 +193,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         model.train()
         batches = Batches(_Given(images[rows].to(where), target[rows].to(where)), training, seed, where)
         self.model_, self.history_ = model, []
+        if len(held_out):
+            self._check_validation(images[held_out[:1]])
         best, best_at, weights = math.inf, 0, None
         step = 0
         while step < self.steps:
@@ -233,6 +237,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         shape, classes = self.seen_
         return fresh_model({"model": self.settings_}, shape, classes, seed)
 
+    def _check_validation(self, image: Tensor) -> None:
+        """Refuse an early stop of a model that has nothing to measure for it."""
+
     def _validation(self, images: Tensor, labels: Tensor) -> float:
         """Return what an early stop makes small."""
         raise NotImplementedError
@@ -261,7 +268,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if isinstance(weights := state.get("model_"), bytes):
             model = self._fresh(seed=0)
             model.load_state_dict(safetensors.torch.load(weights))
-            self.model_ = model.place(devices.choose(self.device, self.threads)).eval()
+            device = "auto" if self.device == "cuda" else self.device  # there may be no GPU here
+            self.model_ = model.place(devices.choose(device, self.threads)).eval()
 
 
 class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
@@ -418,7 +426,11 @@ class CapsuleEncoder(TransformerMixin, _Estimator):  # type: ignore[misc]
         self.latent = latent
 
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:
-        """Train the network on images [N, H, W], [N, H, W, C] or [N, features]. Most families ignore the labels [N]."""
+        """Train the network on images [N, H, W], [N, H, W, C] or [N, features]. Most families ignore the labels [N].
+
+        Raises:
+            ValueError: invalid parameters, images or labels, or a loss that is not finite.
+        """
         images = self._images(X, fitting=True)
         labels, classes = None, 1
         if y is not None:
@@ -454,9 +466,17 @@ class CapsuleEncoder(TransformerMixin, _Estimator):  # type: ignore[misc]
         names = ["capsules"] if "capsules" in made else [name for name in ("presence", "pose") if name in made]
         return torch.cat([made[name].flatten(1) for name in names], 1)
 
+    def _check_validation(self, image: Tensor) -> None:
+        self._evaluated(self._errors, image)
+
     def _validation(self, images: Tensor, labels: Tensor) -> float:
-        errors = self._evaluated(lambda model, images: model.latents(images)["reconstruction_error"], images)
-        return float(errors.double().mean())
+        return float(self._evaluated(self._errors, images).double().mean())
+
+    def _errors(self, model: Model, images: Tensor) -> Tensor:
+        made = model.latents(images)
+        if "reconstruction_error" not in made:
+            raise ValueError("the model reconstructs no images to measure for an early stop; set validation_fraction=0")
+        return made["reconstruction_error"]
 
 
 class _Given(Images):

@@ -32,7 +32,8 @@ def load(run: str | Path, *, step: int | None = None, device: str = "auto") -> T
         device: `auto`, `cpu` or `cuda`.
 
     Raises:
-        UserError: the folder holds no complete run, or the run has no such snapshot.
+        UserError: the folder holds no complete run, or one of another version of this package; the run has no such
+            snapshot; or there is no such device.
     """
     folder = Path(run)
     missing = [name for name in ("model.safetensors", "config.json", "record.json") if not (folder / name).is_file()]

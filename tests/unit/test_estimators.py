@@ -192,6 +192,8 @@ def test_pickles_hold_weights_and_settings(digits: tuple[Array, Array]) -> None:
     assert np.array_equal(again.predict_proba(images), found.predict_proba(images))
     assert not again.model_.training
     assert isinstance(found.model_, torch.nn.Module), "the original is unchanged"
+    there = pickle.loads(pickle.dumps(found.set_params(device="cuda")))
+    assert there.model_.get_parameter("bias").device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def test_a_fit_is_a_function_of_its_seed(digits: tuple[Array, Array]) -> None:
@@ -255,7 +257,10 @@ def test_the_progress_is_shown_on_request(digits: tuple[Array, Array], capsys: p
         ({"model": "vae", "options": {}}, "model='vae' learns without labels; use CapsuleEncoder"),
         ({"options": {"conv_chanels": 8}}, "conv_chanels: Extra inputs are not permitted"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
-        ({"device": "cuda"}, "PyTorch finds no GPU"),
+        ({"device": "cuda"}, "PyTorch finds no GPU; use cpu or auto"),
+        ({"device": "cuda:0"}, "device: there is no device 'cuda:0'; use auto, cpu or cuda"),
+        ({"threads": -1}, "threads: -1 is too few; use at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every=0: use at least 1"),
         ({"options": {"capsules": 3}}, "3, but the data has 10 classes"),
         ({"learning_rate": 1e30}, "the loss is .* at step .*; try a smaller learning_rate"),
     ],
@@ -267,6 +272,16 @@ def test_wrong_parameters_get_one_line(
     with pytest.raises(ValueError, match=message) as raised:
         classifier(**changes).fit(*digits)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": "supcaps", "options": TINY | {"decoder": None}}, {"model": "matrixcaps", "options": MATRIX}]
+)
+def test_an_early_stop_needs_a_reconstruction(changes: dict[str, Any], digits: tuple[Array, Array]) -> None:
+    early = encoder(validation_fraction=0.5, **changes)
+    with pytest.raises(ValueError, match="reconstructs no images .*; set validation_fraction=0"):
+        early.fit(*digits)
+    assert early.history_ == []
 
 
 def test_wrong_images_get_one_line(digits: tuple[Array, Array]) -> None:
@@ -339,3 +354,5 @@ def test_trained_runs_are_loaded(tmp_path: Path) -> None:
     assert not torch.equal(before.get_parameter("bias"), found.model.get_parameter("bias"))
     with pytest.raises(UserError, match=r"no trained run, as model\.safetensors is missing"):
         recaps.load(tmp_path)
+    with pytest.raises(UserError, match=r"model\.safetensors: there is no snapshot of step 3; it has 2\Z"):
+        recaps.load(tmp_path / "run", step=3)

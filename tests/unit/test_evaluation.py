@@ -227,6 +227,22 @@ def test_a_run_without_its_weights_is_reported_in_one_line(run: Path, datasets: 
         load_model(tmp_path, CPU)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"family": "gone"}, "there is no family 'gone'"),
+        ({"removed": 1}, "removed: Extra inputs are not permitted"),
+    ],
+)
+def test_a_run_of_another_version_is_reported_in_one_line(
+    run: Path, tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    config = json.loads((run / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model": config["model"] | change}))
+    with pytest.raises(UserError, match=f"config.json: model: {problem}; the run was made by another version"):
+        load_model(tmp_path, CPU)
+
+
 Latents = dict[str, npz.Array]
 
 

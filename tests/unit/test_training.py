@@ -328,6 +328,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     reported = [line for line in capsys.readouterr().err.splitlines() if "damaged" in line]
     assert [name for name in damaged if any(f"{name}: " in line for line in reported)] == list(damaged)
     assert len(reported) == len(damaged)
+    then = ("using the checkpoint before it", "training starts anew")[: len(damaged)]
+    assert [line.partition("; ")[2] for line in reported] == list(then)
     interruptions = json.loads((resumed / "record.json").read_text())["interruptions"]
     assert interruptions == (1 if len(damaged) == 1 else 0)
     assert same(resumed, run(dataset, tmp_path / "whole"))
@@ -589,6 +591,12 @@ def test_a_missing_gpu_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="device: cuda is requested, but PyTorch finds no GPU"):
         device.choose("cuda")
+
+
+@pytest.mark.parametrize(("name", "threads"), [("gpu", None), ("cuda:0", None), ("", None), ("cpu", 0), ("cpu", -1)])
+def test_a_device_that_there_is_not_is_reported_in_one_line(name: str, threads: int | None) -> None:
+    with pytest.raises(UserError, match="use auto, cpu or cuda|use at least 1"):
+        device.choose(name, threads)
 
 
 @pytest.mark.parametrize(

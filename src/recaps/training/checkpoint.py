@@ -40,18 +40,17 @@ def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
 def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     """Return the last undamaged state, or None if there is none.
 
-    A damaged checkpoint is reported and deleted, and the one before it is used.
+    A damaged checkpoint is reported and deleted, and the one before it is used, if there is one.
 
     Raises:
         UserError: the checkpoint belongs to a run with other settings.
     """
-    for file in (folder / FILE, folder / PREVIOUS):
-        if not file.exists():
-            continue
+    files = [file for file in (folder / FILE, folder / PREVIOUS) if file.exists()]
+    for file in files:
         saved = read(file)
         if saved is None:
-            message = f"{file}: damaged (truncated or modified) and deleted; using the checkpoint before it"
-            print(message, file=sys.stderr, flush=True)
+            then = "training starts anew" if file == files[-1] else "using the checkpoint before it"
+            print(f"{file}: damaged (truncated or modified) and deleted; {then}", file=sys.stderr, flush=True)
             file.unlink()
             continue
         if saved["fingerprint"] != fingerprint:
@@ -95,6 +94,11 @@ def of_step(tensors: Mapping[str, Tensor], step: int | None) -> dict[str, Tensor
         for name, value in tensors.items()
         if (name.startswith(start) if start else not name.startswith("step-"))
     }
+
+
+def steps(tensors: Mapping[str, Tensor]) -> list[int]:
+    """Return the steps of the snapshots among the tensors of a run's `model.safetensors`."""
+    return sorted({int(name.partition("/")[0].removeprefix("step-")) for name in tensors if name.startswith("step-")})
 
 
 def sweep(folder: Path) -> None:

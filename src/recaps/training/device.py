@@ -13,12 +13,19 @@ import torch
 from recaps.errors import UserError
 
 
+NAMES = ("auto", "cpu", "cuda")
+
+
 def choose(name: str, threads: int | None = None) -> torch.device:
     """Return the device for `auto`, `cpu` or `cuda`, and make PyTorch deterministic.
 
     Raises:
-        UserError: `cuda` is requested, but there is no GPU.
+        UserError: another name, fewer than one thread, or `cuda` is requested, but there is no GPU.
     """
+    if name not in NAMES:
+        raise UserError(f"device: there is no device '{name}'; use auto, cpu or cuda")
+    if threads is not None and threads < 1:
+        raise UserError(f"threads: {threads} is too few; use at least 1")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Same effect as use_deterministic_algorithms(True, warn_only=True), without importing the compiler (1 s).
     torch.set_deterministic_debug_mode("warn")
@@ -31,7 +38,7 @@ def choose(name: str, threads: int | None = None) -> torch.device:
     if threads:
         torch.set_num_threads(threads)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda is requested, but PyTorch finds no GPU; set device: cpu or auto in config.yaml")
+        raise UserError("device: cuda is requested, but PyTorch finds no GPU; use cpu or auto")
     if name == "cpu" or not torch.cuda.is_available():
         keep_memory()
         multiply_by_onednn()

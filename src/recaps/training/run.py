@@ -14,10 +14,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from pydantic import ValidationError
 
 from recaps import io, provenance
 from recaps.arrays import Arrays, read
-from recaps.config.families import families
+from recaps.config.families import ModelOptions, families
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
@@ -26,13 +27,9 @@ from recaps.training import checkpoint
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
-from recaps.training.interruption import Interrupted
 from recaps.training.loop import Progress, fit
 from recaps.training.randomness import generator
 from recaps.training.testing import error_on
-
-__all__ = ["Interrupted", "load_model", "train"]
-
 
 def train(
     settings: Mapping[str, Any],
@@ -112,18 +109,39 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
     """Return the trained model of a run in evaluation mode on `device`, and its resolved config.
 
     With `step`, the weights are those of the snapshot after that step.
+
+    Raises:
+        UserError: a file is missing, damaged or of another version of this package, or there is no such snapshot.
     """
     config = io.read_json(run / "config.json")
-    options = families()[config["model"]["family"]].model_validate(config["model"])
+    options = _options(config["model"], run / "config.json")
     model = build(options, tuple(config["image_shape"]), config["classes"])
+    file = run / "model.safetensors"
     try:
-        tensors = safetensors.torch.load_file(run / "model.safetensors")
-        model.load_state_dict(checkpoint.of_step(tensors, step))
+        tensors = safetensors.torch.load_file(file)
+        weights = checkpoint.of_step(tensors, step)
+        if weights:
+            model.load_state_dict(weights)
     except Exception as error:
-        raise UserError(
-            f"{run / 'model.safetensors'}: cannot be read ({error}); delete the run and train again"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file}: cannot be read ({reason}); delete the run and train again") from error
+    if not weights:
+        there = ", ".join(map(str, checkpoint.steps(tensors))) or "none"
+        raise UserError(f"{file}: there is no snapshot of step {step}; it has {there}")
     return model.place(device).eval(), config
+
+
+def _options(settings: Mapping[str, Any], file: Path) -> ModelOptions:
+    """Return the options of a model that is read from `file`."""
+    try:
+        return families()[settings["family"]].model_validate(settings)
+    except KeyError:
+        problem = f"there is no family '{settings['family']}'"
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    mend = "train it again, or use the commit in its record.json"
+    raise UserError(f"{file}: model: {problem}; the run was made by another version of recaps: {mend}")
 
 
 def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], classes: int, seed: int) -> Model:
