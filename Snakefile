@@ -170,9 +170,9 @@ for name in plan.project.papers:
 
 
 onstart:
-    # With its limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
-    workflow.scheduler.job_rate_limiter = None
     if workflow.local_exec:
+        # With a limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
+        workflow.scheduler.job_rate_limiter = None
         warm.attend()
 
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from recaps import provenance
 from recaps.arrays import Arrays
+from recaps.command import at_least_one, command
 from recaps.config.load import load, read_yaml
 from recaps.config.training import Training
 from recaps.config.variant import Variant
@@ -177,30 +177,35 @@ HEAD = (
 )
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.bench", description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
+    )
     parser.add_argument("--scale", default="paper", help="the scale of the models (default: paper)")
     parser.add_argument("--papers", nargs="+", help="the papers of the models (default: those of config.yaml)")
     parser.add_argument("--only", nargs="+", help="the variants to time (default: all)")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--precisions", nargs="+", default=["auto"], choices=["auto", "bf16", "float32"])
-    parser.add_argument("--steps", type=int, default=5, help="timed steps per model")
+    parser.add_argument("--device", default="auto", choices=devices.NAMES, help="the device (default: auto)")
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        default=["auto"],
+        choices=["auto", "bf16", "float32"],
+        help="time steps in each of these (default: auto)",
+    )
+    parser.add_argument("--steps", type=at_least_one, default=5, help="timed steps per model (default: 5)")
     parser.add_argument("--plain", type=int, default=2, metavar="N", help="timed steps in plain PyTorch (default: 2)")
     parser.add_argument(
         "--save", nargs="?", type=Path, const=FILE, metavar="FILE", help=f"keep the times (default: in {FILE})"
     )
-    try:
-        _bench(parser.parse_args(arguments))
-    except UserError as error:
-        print(f"recaps: {error}", file=sys.stderr)
-        return 1
+    _bench(parser.parse_args(arguments))
     return 0
 
 
 def _bench(options: argparse.Namespace) -> None:
     # The images are random, so no data set is needed.
-    values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale, "without": []}
+    values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale, "datasets": {}, "without": []}
     project = load(values | ({"papers": options.papers} if options.papers else {}), options.config)
     variants = {f"{p}/{name}": v for p, paper in project.papers.items() for name, v in paper.variants.items()}
     for wanted in options.only or []:

@@ -1,4 +1,4 @@
-"""Run the stages without Snakemake, on a machine that has PyTorch only; list the variants; add a paper or a routing.
+"""Run the stages without Snakemake; list the variants; add a paper or a routing.
 
 The files are those of the workflow, which continues with them, also with unfinished trainings.
 """
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from recaps.command import at_least_one, command
 from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
@@ -26,46 +27,45 @@ COMMANDS = {
 }
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for a user's mistake, 75 to try again."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        if arguments and arguments[0] not in (*COMMANDS, "-h", "--help"):
-            known = nearest(arguments[0], COMMANDS)
-            raise UserError(f"'{arguments[0]}' is no command{known}; name the command first, then its options")
-        options = _parser().parse_args(arguments)
-        if options.command == "new":
-            return _print(new.make(options.what, options.name, options.kind))
-        values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))
-        values |= {"scale": options.scale} if options.scale else {}
-        values |= {"papers": options.papers} if options.papers else {}
-        values |= {"seeds": options.seeds} if options.seeds else {}
-        values |= {"without": options.without} if options.without is not None else {}
-        project = load(values, options.config)
-        if options.command == "list":
-            return _print(_listing(project))
-        plan = Plan(project)
-        check(plan.files.folder)
-        return _run(plan, options)
-    except UserError as error:
-        print(f"recaps: {error}", file=sys.stderr)
-        return error.status
+    if arguments and arguments[0] not in (*COMMANDS, "-h", "--help"):
+        known = nearest(arguments[0], COMMANDS)
+        raise UserError(f"'{arguments[0]}' is no command{known}; name the command first, then its options")
+    options = _parser().parse_args(arguments)
+    if options.command == "new":
+        return _print(new.make(options.what, options.name, options.kind))
+    values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))
+    values |= {"scale": options.scale} if options.scale else {}
+    values |= {"papers": options.papers} if options.papers else {}
+    values |= {"seeds": options.seeds} if options.seeds else {}
+    values |= {"without": options.without} if options.without is not None else {}
+    project = load(values, options.config)
+    if options.command == "list":
+        return _print(_listing(project))
+    plan = Plan(project)
+    check(plan.files.folder)
+    return _run(plan, options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for command in (each["list"], each["run"]):
-        command.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
-        command.add_argument("--scale", help="replaces the scale of config.yaml")
-        command.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
-        command.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
-        command.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
-    each["run"].add_argument("--variants", nargs="+", help="only these variants (default: all)")
-    each["run"].add_argument("--threads", type=int, help="CPU threads (default: PyTorch's choice)")
+    for either in (each["list"], each["run"]):
+        either.add_argument(
+            "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
+        )
+        either.add_argument("--scale", help="replaces the scale of config.yaml")
+        either.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
+        either.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
+        either.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
+    each["run"].add_argument("--variants", nargs="+", help="only these, e.g. supcaps or sparse/supcaps (default: all)")
+    each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     each["new"].add_argument("what", choices=new.WHAT)
-    each["new"].add_argument("name")
+    each["new"].add_argument("name", help="lower-case letters and digits")
     each["new"].add_argument(
         "--kind", choices=new.KINDS, default="votes", help="the input of a routing (default: votes)"
     )
@@ -93,11 +93,13 @@ def _listing(project: Project) -> str:
 
 def _run(plan: Plan, options: argparse.Namespace) -> int:
     papers = plan.project.papers
-    known = {name for paper in papers.values() for name in paper.variants}
+    full = [f"{paper}/{variant}" for paper in papers for variant in papers[paper].variants]
     for name in options.variants or ():
-        for lost in plan.project.left_out.values():
-            if name in lost.variants and name not in known:
-                raise UserError(f"--variants: {lost.reason(name)}")
+        known = full if "/" in name else [each.partition("/")[2] for each in full]
+        for paper, lost in plan.project.left_out.items():
+            variant = name.removeprefix(f"{paper}/")
+            if variant in lost.variants and name not in known:
+                raise UserError(f"--variants: {lost.reason(variant)}")
         if name not in known:
             raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
     for paper, variant, seed in plan.runs(variants=options.variants):

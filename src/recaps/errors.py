@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Exit statuses: a user's mistake; an internal error (BSD's EX_SOFTWARE); a temporary failure (BSD's EX_TEMPFAIL).
-MISTAKE, BROKEN, TRY_AGAIN = 1, 70, 75
+#: Exit statuses: a user's mistake; an internal error (BSD's EX_SOFTWARE); a temporary failure (BSD's EX_TEMPFAIL);
+#: stopped by the user, as shells have it.
+MISTAKE, BROKEN, TRY_AGAIN, STOPPED = 1, 70, 75, 130
 
 
 class UserError(Exception):

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from recaps import bench
+from recaps.command import command
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load, read_yaml
 from recaps.config.variant import Variant
@@ -134,25 +135,28 @@ def variants(project: Project) -> dict[str, Variant]:
     return {f"{name}/{key}": each for name, paper in project.papers.items() for key, each in paper.variants.items()}
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.estimate", description=__doc__.split("\n")[0])
     parser.add_argument("--scale", default="paper", help="the scale (default: paper)")
     parser.add_argument("--device", help="a device that was measured (default: this machine's)")
     parser.add_argument("--papers", nargs="+", help="the papers (default: those of config.yaml)")
-    parser.add_argument("--config", type=Path, default=Path("config"), help="the folder of the configuration")
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
+    )
     parser.add_argument("--times", type=Path, default=bench.FILE, help="the file that `recaps.bench --save` wrote")
-    try:
-        print("\n".join(_estimate(parser.parse_args(arguments))))
-    except UserError as error:
-        print(f"recaps: {error}", file=sys.stderr)
-        return 1
+    print("\n".join(_estimate(parser.parse_args(arguments))))
     return 0
 
 
 def _estimate(options: argparse.Namespace) -> list[str]:
     """Return the lines to print: a table with a column for each paper and one for all, and a note."""
     values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale}
-    project = load(values | ({"papers": options.papers} if options.papers else {}), options.config)
+    values |= {"papers": options.papers} if options.papers else {}
+    project = load(values, options.config)
+    # The user's own data are left out, because only the shapes of official data are known.
+    sets = {name: other for name, other in project.config.datasets.items() if not {name, other} & project.own.keys()}
+    project = load(values | {"datasets": sets}, options.config)
     times = read_json(options.times) if options.times.is_file() else {}
     device = options.device or devices.describe(devices.choose("auto"))
     if options.device and device not in times:

@@ -29,7 +29,7 @@ def atomic(path: Path) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         os.close(handle)
     except OSError as error:
-        raise _explain(error, path) from error
+        raise explain(error, path) from error
     temporary = Path(name)
     try:
         yield temporary
@@ -38,7 +38,7 @@ def atomic(path: Path) -> Iterator[Path]:
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
-        raise _explain(error, path) from error
+        raise explain(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -78,9 +78,13 @@ def short(path: Path) -> Path:
     return path if relative.startswith("..") else Path(relative)
 
 
-def _explain(error: OSError, path: Path) -> Exception:
+def explain(error: OSError, path: Path, partial: str = "no partial file was kept") -> Exception:
+    """Return TryAgain for a full disk, and UserError for a folder that is not writable; else the error itself.
+
+    `partial` says what has become of the unfinished file.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return TryAgain(f"{path}: the disk is full; free some space and run again (no partial file was kept)")
-    if error.errno in (errno.EACCES, errno.EROFS):
+        return TryAgain(f"{path}: the disk is full; free some space and run again ({partial})")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(f"{path}: cannot write ({error.strerror}); choose another folder in config.yaml")
     return error

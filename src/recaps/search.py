@@ -27,11 +27,12 @@ import yaml
 
 from recaps import io
 from recaps.arrays import Arrays, read
+from recaps.command import at_least_one, command
 from recaps.config.heads import Head
 from recaps.config.load import load, mapping
 from recaps.config.training import Training
 from recaps.config.variant import Variant
-from recaps.errors import UserError, nearest
+from recaps.errors import STOPPED, UserError, nearest
 from recaps.evaluation.heads import classifier, features, highest_are_labels
 from recaps.evaluation.latents import latents_of
 from recaps.models.model import Model
@@ -39,6 +40,7 @@ from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
+from recaps.training.interruption import Interrupted
 from recaps.training.loop import fit
 from recaps.training.run import fresh_model
 
@@ -46,25 +48,26 @@ from recaps.training.run import fresh_model
 TIMED = 20
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Return the exit status: 0, or 1 for a user's mistake."""
+    """Run the command line. Return the exit status: 0, 1 for a user's mistake, or 130 if the process was stopped."""
     given = _parser().parse_args(arguments)
-    try:
-        arrays = read(given.data)
-        if min(given.fit, given.held_out) < 1 or given.fit + given.held_out > len(arrays):
-            raise UserError(
-                f"--fit, --held-out: {given.fit} and {given.held_out} images, but {given.data} has {len(arrays)};"
-                " give at least one each, and at most all together"
-            )
-        trials = [mapping(text, f"--trial '{text}'") for text in given.trial or ["{}"]]
-        rows: list[dict[str, Any]] = []
-        for changed in trials:
+    arrays = read(given.data)
+    if min(given.fit, given.held_out) < 1 or given.fit + given.held_out > len(arrays):
+        raise UserError(
+            f"--fit, --held-out: {given.fit} and {given.held_out} images, but {given.data} has {len(arrays)};"
+            " give at least one each, and at most all together"
+        )
+    trials = [mapping(text, f"--trial '{text}'") for text in given.trial or ["{}"]]
+    rows: list[dict[str, Any]] = []
+    for changed in trials:
+        try:
             rows.append(row(given, changed, arrays))
-            # Written after every trial, so that a later failure does not lose it.
-            io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
-    except UserError as error:
-        print(f"search: {error}", file=sys.stderr)
-        return 1
+        except Interrupted:
+            print(f"recaps: stopped; finished trials in {given.out}: {len(rows)} of {len(trials)}", file=sys.stderr)
+            return STOPPED
+        # Written after every trial, so that a later failure does not lose it.
+        io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
     return 0
 
 
@@ -144,20 +147,26 @@ def _accuracy(head: Head, fitted: Mapping[str, Array], tested: Mapping[str, Arra
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps.search", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("paper")
-    parser.add_argument("variant")
+    parser.add_argument("paper", help="a paper, e.g. probabilistic")
+    parser.add_argument("variant", help="a variant of the paper, e.g. capsules")
     parser.add_argument("data", type=Path, help="a prepared training split, e.g. results/desk/datasets/mnist/train")
     parser.add_argument(
         "--trial", action="append", help="changed settings, as YAML, e.g. '{training: {steps: 100}}'; may be repeated"
     )
     parser.add_argument("--out", type=Path, required=True, help="table to write (CSV)")
-    parser.add_argument("--scale", default="desk")
-    parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
-    parser.add_argument("--fit", type=int, default=10000, help="number of images, from the first, to fit heads on")
-    parser.add_argument("--held-out", type=int, default=5000, help="number of images, from the last, to test heads on")
+    parser.add_argument("--scale", default="desk", help="the scale of the variant (default: desk)")
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
+    )
+    parser.add_argument(
+        "--fit", type=int, default=10000, help="number of images, from the first, to fit heads on (default: 10000)"
+    )
+    parser.add_argument(
+        "--held-out", type=int, default=5000, help="number of images, from the last, to test heads on (default: 5000)"
+    )
     parser.add_argument("--minutes", type=float, help="processor time of each training, instead of its steps")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help="CPU threads (default: chosen by PyTorch)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of each training (default: 0)")
+    parser.add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     return parser
 
 

@@ -24,6 +24,7 @@ from recaps.training.timing import count_operations
 
 pytestmark = pytest.mark.unit
 
+OWN_DATA = "datasets: {mine: {path: my.npz}, cifar10: mine}\n"
 CONFIG = str(Path(__file__).parents[2] / "config")
 
 
@@ -99,10 +100,12 @@ def test_a_misspelt_variant_is_reported_in_one_line(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("quick")
-def test_models_of_unavailable_sets_are_timed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_of_unavailable_sets_and_of_own_data_are_timed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The images are random."""
     shutil.copytree(CONFIG, tmp_path / "config")
-    (tmp_path / "config" / "config.yaml").write_text("papers: [discriminative]\nwithout: [cifar10]\n")
+    (tmp_path / "config" / "config.yaml").write_text("papers: [discriminative]\nwithout: [cifar10]\n" + OWN_DATA)
     command = ["--config", str(tmp_path / "config"), "--scale", "smoke", "--steps", "1", "--only", "cifar-l1-fc"]
     assert bench.main(command) == 0
     assert "discriminative/cifar-l1-fc" in capsys.readouterr().out

@@ -37,7 +37,7 @@ def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None
     assert f"  without cifar10; left out: {lost}" in lines
     assert not [line for line in lines if line.startswith("  cifar")]
     assert main(command) == 0
-    assert "without" not in capsys.readouterr().out
+    assert "left out" not in capsys.readouterr().out
 
 
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:
@@ -50,11 +50,26 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     assert listing.returncode == 0
 
 
-def test_a_variant_that_is_left_out_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("variant", ["cifar-dr", "discriminative/cifar-dr"])
+def test_a_variant_that_is_left_out_is_told_in_one_line(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "--config", str(CONFIG), "--papers", "discriminative", "--without", "cifar10"]
-    assert main([*command, "--variants", "cifar-dr"]) == 1
+    assert main([*command, "--variants", variant]) == 1
     message = "--variants: cifar-dr was left out: it needs cifar10 (config: without)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
+
+
+def test_a_variant_is_run_in_all_papers_or_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(Run, "complete", lambda run: ran.append(run.names["paper"]))
+    for variant in ("supcaps", "sparse/supcaps"):
+        assert main(["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", variant]) == 0
+    assert ran == ["comparison", "sparse", "sparse"]
+
+
+def test_a_number_of_threads_is_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--threads", "-1"])
+    assert "--threads: '-1' is no whole number from 1" in capsys.readouterr().err
 
 
 def test_run_goes_through_all_stages_once(
@@ -91,9 +106,10 @@ def test_an_option_before_the_command_is_told_in_one_line(
     assert capsys.readouterr().err == f"recaps: {message}; name the command first, then its options\n"
 
 
-def test_a_misspelt_variant_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--config", str(CONFIG), "--variants", "sparscaps"]) == 1
-    message = f"--variants: no variant 'sparscaps' in {', '.join(papers.names())} (did you mean 'sparsecaps'?)"
+@pytest.mark.parametrize(("wrong", "right"), [("sparscaps", "sparsecaps"), ("sparse/sparscaps", "sparse/sparsecaps")])
+def test_a_misspelt_variant_is_told_in_one_line(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--config", str(CONFIG), "--variants", wrong]) == 1
+    message = f"--variants: no variant '{wrong}' in {', '.join(papers.names())} (did you mean '{right}'?)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 

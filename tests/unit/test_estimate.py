@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recaps import bench, estimate
@@ -83,6 +85,21 @@ def test_images_of_official_sets(name: str, images: int) -> None:
 
 def test_pairs_are_counted_where_a_model_sees_them() -> None:
     assert estimate.images("multimnist/test", Scale(description=""), pairs=True) == 10_000 * 1000
+
+
+def test_own_data_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "sizes", lambda variant: {"models": 1, "checkpoints": 1, "latents": 1})
+    shutil.copytree(CONFIG, tmp_path / "config")
+    np.savez(tmp_path / "my.npz", images=np.zeros((4, 28, 28), np.uint8), labels=np.arange(4) % 2)
+    printed = []
+    for sets in ({}, {"mine": {"path": str(tmp_path / "my.npz")}, "mnist": "mine"}):
+        (tmp_path / "config" / "config.yaml").write_text(json.dumps({"papers": ["experts"], "datasets": sets}))
+        command = ["--config", str(tmp_path / "config"), "--scale", "paper", "--times", str(tmp_path / "none.json")]
+        assert estimate.main(command) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,7 +279,7 @@ def test_wrong_parameters_get_one_line(
 )
 def test_an_early_stop_needs_a_reconstruction(changes: dict[str, Any], digits: tuple[Array, Array]) -> None:
     early = encoder(validation_fraction=0.5, **changes)
-    with pytest.raises(ValueError, match="reconstructs no images .*; set validation_fraction=0"):
+    with pytest.raises(ValueError, match=r"reconstructs no images .*; set validation_fraction=0"):
         early.fit(*digits)
     assert early.history_ == []
 

@@ -83,6 +83,21 @@ def test_a_job_that_starts_meanwhile_is_no_change(
     receipts.check(tmp_path)
 
 
+def test_a_receipt_that_is_deleted_meanwhile_is_no_change(
+    outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_of = receipts._time
+
+    def timed(file: Path) -> int | None:
+        found = time_of(file)
+        if file.parent.name == receipts.FOLDER:
+            file.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(receipts, "_time", timed)
+    receipts.check(tmp_path)
+
+
 def test_a_job_with_a_full_disk_is_not_lost(
     outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

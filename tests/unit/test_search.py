@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from recaps import arrays, search
 from recaps.arrays import Arrays
+from recaps.training.interruption import Interrupted
 
 pytestmark = pytest.mark.unit
 
@@ -121,6 +123,22 @@ def test_a_mistake_is_reported_in_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not (split / "out.csv").exists(), "no trial is run before all are read"
+
+
+def test_finished_trials_are_kept_when_the_search_is_stopped(
+    split: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(given: Any, changed: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
+        if changed:
+            raise Interrupted("run again to continue")
+        return {"changed": "{}"}
+
+    monkeypatch.setattr(search, "row", stop)
+    out = split / "out.csv"
+    more = ["--fit", "40", "--held-out", "10", "--trial", "{}", "--trial", "{model: {}}", "--config", str(root)]
+    assert search.main(["probabilistic", "vae", str(split), "--out", str(out), *more]) == 130
+    assert capsys.readouterr().err == f"recaps: stopped; finished trials in {out}: 1 of 2\n"
+    assert out.read_text() == "changed\n{}\n"
 
 
 def test_a_misspelt_variant_is_reported(split: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:

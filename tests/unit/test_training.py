@@ -595,7 +595,7 @@ def test_a_missing_gpu_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("name", "threads"), [("gpu", None), ("cuda:0", None), ("", None), ("cpu", 0), ("cpu", -1)])
 def test_a_device_that_there_is_not_is_reported_in_one_line(name: str, threads: int | None) -> None:
-    with pytest.raises(UserError, match="use auto, cpu or cuda|use at least 1"):
+    with pytest.raises(UserError, match=r"use auto, cpu or cuda|use at least 1"):
         device.choose(name, threads)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import logging
 import os
@@ -59,7 +58,8 @@ def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, pr
         progress: called with (bytes so far, total bytes or None). Default: print a line on stderr about every 10%.
 
     Raises:
-        UserError: no source is reachable, all sources deliver a different file, the disk is full or not writable.
+        TryAgain: the disk is full.
+        UserError: no source is reachable, all sources deliver a different file, or the disk is not writable.
     """
     folder = Path(destination_dir)
     target = folder / file.name
@@ -262,16 +262,11 @@ def _sync(out: IO[bytes]) -> None:
 
 @contextmanager
 def _disk(target: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into UserError. The partial file stays for the next call."""
+    """Turn a full disk into TryAgain, and a read-only one into UserError. The partial file stays for the next call."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free some space and run again (the download will continue)"
-            raise UserError(f"{target}: the disk is full; {hint}") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"{target}: cannot write ({error.strerror}); choose another folder") from error
-        raise
+        raise io.explain(error, target, "the download will continue") from error
 
 
 def _all_failed(file: SourceFile, target: Path, failures: list[tuple[str, _SourceFailedError]]) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def _arrays(path: Path, *names: str) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if not names or name in names}
             found = list(archive.files)
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: not a whole NPZ file ({' '.join(str(error).split())})") from error
     for name in ("images", "labels"):
         if name not in found:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from recaps.command import command
 from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report import statistics
@@ -134,6 +135,7 @@ def summary(table: pd.DataFrame) -> str:
     return "; ".join([head, *parts])
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m recaps.report.compare", description="Compare your own results with the published ones."
@@ -142,11 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     options = parser.parse_args(arguments)
     yours, published = options.results / options.scale, options.results / "published" / options.scale
-    try:
-        table = compare(yours, published)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    table = compare(yours, published)
     print("Mean ± standard deviation (number of seeds). With one seed, only the uncertainty of the test set counts.")
     print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     print(summary(table))

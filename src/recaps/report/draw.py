@@ -1,4 +1,4 @@
-"""Write a paper's metrics, its tables (CSV, Markdown, LaTeX) and its figures (PDF, PNG, and their data as CSV)."""
+"""Write a paper's tables (CSV, Markdown, LaTeX) and its figures (PDF, PNG, and their data as CSV)."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _section(
         runs=[run for of_variant in runs.values() for run in of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(files, name, paper),
-        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme and not linked else Markup(""),
+        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup(""),
     )
 
 

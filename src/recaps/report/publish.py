@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recaps.command import command
 from recaps.config.load import Project, load
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut
@@ -117,7 +118,7 @@ def _replacing(published: Path) -> Iterator[Path]:
         yield building
         _swap(building, published)
     except OSError as error:
-        raise UserError(f"{published}: cannot be written ({error.strerror}); it is unchanged") from error
+        raise UserError(f"{published}: cannot be written ({error.strerror or error}); it is unchanged") from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
@@ -249,7 +250,6 @@ def _complete(
         _project(building, scale, config, papers, left_out),
         building,
         building / PAGE,
-        readmes={name: FOLDER / name / "README.md" for name in papers},
         linked=True,
     )
     manifest = {
@@ -328,6 +328,7 @@ def _swap(new: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m recaps.report.publish", description="Publish finished papers in git."
@@ -348,22 +349,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     target = options.results / "published" / options.scale
-    try:
-        if options.rescore:
-            manifest = rescore(target, options.config)
-        else:
-            manifest = publish(
-                options.results / options.scale,
-                target,
-                options.config,
-                papers=options.papers,
-                without=options.without,
-                add=options.add,
-                allow_dirty=options.allow_dirty,
-            )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if options.rescore:
+        manifest = rescore(target, options.config)
+    else:
+        manifest = publish(
+            options.results / options.scale,
+            target,
+            options.config,
+            papers=options.papers,
+            without=options.without,
+            add=options.add,
+            allow_dirty=options.allow_dirty,
+        )
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
     papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from recaps.workflow.layout import Layout
 
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
-authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured. `docs/claims.md` gives the rules for verdicts."""
+authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured.
+`docs/claims.md` gives the rules for verdicts."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,8 @@ def _row(
 
 def _why_not(lacking: Sequence[Measure], scale: str, left_out: LeftOut | None) -> str:
     """One line on what was not measured, with the reason if it is known."""
-    reasons = [left_out.reason(measure.variant) for measure in lacking] if left_out else []
-    return "; ".join(
-        [f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *filter(None, dict.fromkeys(reasons))]
-    )
+    reasons = dict.fromkeys(left_out.reason(measure.variant) for measure in lacking) if left_out else {}
+    return "; ".join([f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *filter(None, reasons)])
 
 
 def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
@@ -288,7 +287,7 @@ def load(file: Path) -> pd.DataFrame:
     except FileNotFoundError as error:
         raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     card[names] = card[names].fillna("")
-    return card.assign(check=card.get("check", False)).astype({"check": bool})  # older scorecards have no checks
+    return card.astype({"check": bool})
 
 
 def make(
@@ -298,7 +297,7 @@ def make(
     out: Path,
     *,
     scale: str,
-    papers: Iterable[str] | None = None,
+    papers: Collection[str],
     left_out: Mapping[str, LeftOut] | None = None,
     own: Mapping[str, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
@@ -311,21 +310,20 @@ def make(
         claims: the papers' `claims.yaml` files.
         metrics: the papers' `metrics.csv` files.
         records: the runs' `record.json` files.
-        papers: the papers to judge; None: all.
+        papers: the papers to judge.
         left_out: the data sets and variants that papers left out, by paper.
         own: the user's own data, by the papers that use them; the claims of these papers are about other data, and are
             not judged.
     """
-    chosen = None if papers is None else set(papers)
-    judged = None if chosen is None else chosen - set(own or ())
-    wanted = [claim for file in claims for claim in read(Path(file)) if judged is None or claim.paper in judged]
+    judged = set(papers) - set(own or ())
+    wanted = [claim for file in claims for claim in read(Path(file)) if claim.paper in judged]
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     files = Layout(Path(out))
     table, text, numbers = files.scorecard()
     write_text(table, card.to_csv(index=False, float_format="%.6g"))
     write_text(text, markdown(card, scale, left_out, own))
     write_json(numbers, values(card))
-    for paper in sorted({claim.paper for claim in wanted} if chosen is None else chosen):
+    for paper in papers:
         verdicts = dict.fromkeys(VERDICTS, 0) | counts(card[card["paper"] == paper])
         write_json(files.verdicts(paper), verdicts)
     return card

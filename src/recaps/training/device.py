@@ -12,7 +12,6 @@ import torch
 
 from recaps.errors import UserError
 
-
 NAMES = ("auto", "cpu", "cuda")
 
 

@@ -31,6 +31,7 @@ from recaps.training.loop import Progress, fit
 from recaps.training.randomness import generator
 from recaps.training.testing import error_on
 
+
 def train(
     settings: Mapping[str, Any],
     *,

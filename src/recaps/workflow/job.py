@@ -13,11 +13,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from recaps.errors import BROKEN, UserError
+from recaps.errors import BROKEN, STOPPED, UserError
 from recaps.workflow.receipts import receipt
-
-#: Exit status after Ctrl-C, as shells have it.
-STOPPED = 130
 
 
 @contextmanager

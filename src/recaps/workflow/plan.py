@@ -105,13 +105,16 @@ class Plan:
         return [file for name in self._sets() for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
-        """Return paper, variant and seed of all runs, or of those of some papers and variants."""
+        """Return paper, variant and seed of all runs, or of those of some papers and variants.
+
+        Variants are given as `variant` or `paper/variant`.
+        """
         chosen = None if variants is None else set(variants)
         return [
             (paper, variant, seed)
             for paper in papers or self.project.papers
             for variant, settings in self.project.papers[paper].variants.items()
-            if chosen is None or variant in chosen
+            if chosen is None or chosen & {variant, f"{paper}/{variant}"}
             for seed in self.project.seeds_of(settings)
         ]
 

@@ -61,7 +61,7 @@ def _changed(place: Path) -> list[Path]:
     """
     if (written := _time(place)) is None:
         return []
-    lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = _lines(place)
     digests = {Path(os.path.normpath(place.parents[1] / line[66:])): line[:64] for line in lines}
     newer = {file: time for file in digests if (time := _time(file)) is not None and time >= written}
     changed = [file for file in newer if _digest(file) not in (digests[file], None)]
@@ -71,6 +71,13 @@ def _changed(place: Path) -> list[Path]:
         with suppress(OSError):  # another user's results, or a read-only disk
             os.utime(place, ns=(max(newer.values()) + 1,) * 2)
     return changed
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _time(file: Path) -> int | None:

@@ -19,7 +19,7 @@ import pytest
 from recaps.datasets import checksums, download
 from recaps.datasets.download import fetch
 from recaps.datasets.sources import SourceFile
-from recaps.errors import UserError
+from recaps.errors import TryAgain, UserError
 
 pytestmark = pytest.mark.unit
 
@@ -276,7 +276,7 @@ def test_full_disk(serve: Callable[..., Server], tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(download, "_sync", full)
-    with pytest.raises(UserError, match=r"\A[^\n]*f\.gz: the disk is full; free some space and run again[^\n]*\Z"):
+    with pytest.raises(TryAgain, match=r"\A[^\n]*f\.gz: the disk is full; free some space and run again[^\n]*\Z"):
         fetch(source(serve().url), tmp_path)
     assert names(tmp_path) == ["f.gz.part"]
 

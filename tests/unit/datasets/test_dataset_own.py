@@ -153,6 +153,12 @@ def test_wrong_files_get_one_line(tmp_path: Path, folder: Path, npz: Callable[..
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(UserError, match="not a whole NPZ file"):
         read(broken)
+    np.savez_compressed(broken, **arrays())
+    content = broken.read_bytes()
+    start = content.index(b"images.npy") + len("images.npy") + 20  # after the header of this member
+    broken.write_bytes(content[:start] + 8 * b"\xff" + content[start + 8 :])
+    with pytest.raises(UserError, match=r"not a whole NPZ file \(Error -3 while decompressing"):
+        read(broken)
     picture(folder / "dog" / "9.png", np.zeros((8, 9), np.uint8))
     with pytest.raises(UserError, match=r"dog/9\.png: 8x9, but 0\.png is 8x8"):
         read(folder)

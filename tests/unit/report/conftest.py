@@ -146,7 +146,7 @@ class Tree:
         folder.mkdir(parents=True)
         config = self.project.papers[self.paper].variants[variant].model_dump(mode="json")
         (folder / "model.safetensors").write_bytes(b"weights")
-        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps({"paper": self.paper, "variant": variant, **config}))
         steps = range(50, config["training"]["steps"] + 1, 50)
         losses = [60 * math.exp(-step / 4000) + 8 + math.sin(step + seed) for step in steps]
         pd.DataFrame({"step": steps, "loss": losses}).to_csv(folder / "history.csv", index=False)

@@ -155,7 +155,7 @@ def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any])
 def test_rescoring_changes_the_scorecard_alone(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     results = tree(seeds=(0,))
     assert run_publish(results, "--rescore") == 1
-    assert "no published paper" in capsys.readouterr().err
+    assert re.match(r"recaps: .*no published paper", capsys.readouterr().err)
     assert run_publish(results) == 0
     before = manifest_of(results)
     (results.papers / "metrics.csv").write_text("not read\n")
@@ -195,6 +195,14 @@ def test_publishing_again_replaces_everything(tree: Callable[..., Any]) -> None:
     assert not stale.exists()
     assert (published(results) / "MANIFEST.json").read_text() == first
     assert len(list(published(results).parent.iterdir())) == 1
+
+
+def test_a_record_that_cannot_be_written_is_unchanged(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match=r"desk: cannot be written \(.*No space left.*\); it is unchanged"),
+        publish._replacing(tmp_path / "desk"),
+    ):
+        raise shutil.Error([("a", "b", "No space left on device")])
 
 
 def test_stand_ins_are_never_published(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,7 +417,7 @@ def test_only_common_papers_are_compared(tree: Callable[..., Any], capsys: pytes
     assert "21 same\nnot compared, only in yours: discriminative\n" in capsys.readouterr().out
     shutil.rmtree(results.papers)
     assert run_compare(other) == 1
-    assert "no paper in common" in capsys.readouterr().err
+    assert re.match(r"recaps: .*no paper in common", capsys.readouterr().err)
 
 
 def test_comparing_needs_both_sides(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,34 @@
+"""What the command lines share: how a mistake ends, and the type of an option."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+from recaps.errors import UserError
+
+Arguments = ParamSpec("Arguments")
+
+
+def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
+    """Decorate the `main` of a command line: UserError ends in one line on stderr and the exit status of the error."""
+
+    @functools.wraps(main)
+    def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
+        try:
+            return main(*arguments, **options)
+        except UserError as error:
+            print(f"recaps: {error}", file=sys.stderr)
+            return error.status
+
+    return reported
+
+
+def at_least_one(text: str) -> int:
+    """Return a whole number from 1. It is the `type` of an option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+    return int(text)
