@@ -20,8 +20,8 @@ rule read_model:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        code=plan.reading_code,
-        codes=plan.reading_codes,
+        code=plan.read_model_code,
+        codes=plan.read_model_codes,
         latents=plan.latents_of,
         probes=plan.probes_of,
         test=plan.probed_set,

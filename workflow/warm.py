@@ -28,7 +28,7 @@ IMPORTS = (
     "matplotlib.pyplot",
     "recaps.datasets.preparation",
     "recaps.evaluation.heads",
-    "recaps.evaluation.reading",
+    "recaps.evaluation.inference",
     "recaps.report.collect",
     "recaps.report.draw",
     "recaps.training.run",

@@ -148,7 +148,7 @@ class Run:
     def read(self) -> None:
         plan, names = self.plan, self.names
         params = {
-            "codes": plan.reading_codes(names),
+            "codes": plan.read_model_codes(names),
             "latents": plan.latents_of(names),
             "probes": plan.probes_of(names),
             "test": plan.probed_set(names),

@@ -14,12 +14,12 @@ from recaps import npz
 from recaps.config.heads import Head, Protocol
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
-from recaps.evaluation import heads, reading
+from recaps.evaluation import heads, inference
 from recaps.evaluation.heads import classifier, evaluate, evaluate_all, features, highest_are_labels
+from recaps.evaluation.inference import read_model
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
-from recaps.evaluation.reading import read_model
-from recaps.nn.losses import right
+from recaps.nn.losses import correct
 from recaps.training.run import load_model, train
 from recaps.workflow.layout import RUN_FILES
 
@@ -141,8 +141,8 @@ def test_only_what_has_changed_is_read_again(
 
         return compute
 
-    monkeypatch.setattr(reading, "extract", noted(extract))
-    monkeypatch.setattr(reading, "probe", noted(probe))
+    monkeypatch.setattr(inference, "extract", noted(extract))
+    monkeypatch.setattr(inference, "probe", noted(probe))
     wanted: dict[str, Any] = {"latents": {"mnist/test": 9}, "probes": {"single-capsules": 3}}
     changes: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["mnist/test", "single-capsules"]),
@@ -532,5 +532,5 @@ def test_the_heads_rule_is_the_one_of_training() -> None:
     pairs = np.array([random.permutation(5)[:2] for _ in range(200)])
     for labels in (pairs[:, 0], pairs):
         ours = highest_are_labels(scores, labels)
-        assert ours.tolist() == right(torch.tensor(scores), torch.tensor(labels)).tolist()
+        assert ours.tolist() == correct(torch.tensor(scores), torch.tensor(labels)).tolist()
         assert 0 < ours.mean() < 1

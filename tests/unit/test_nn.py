@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recaps.nn import convolution, fourier, kernels, layers, precision
 from recaps.nn.layers import Votes
-from recaps.nn.losses import margin_loss, right
+from recaps.nn.losses import correct, margin_loss
 from recaps.nn.routing import dynamic
 from recaps.nn.routing.dynamic import compiled_dynamic_routing, dynamic_routing
 from recaps.nn.squash import squash
@@ -309,5 +309,5 @@ def test_margin_loss_of_several_labels_counts_each_as_present() -> None:
 
 def test_right_is_a_question_of_sets() -> None:
     scores = torch.tensor([[0.1, 0.9, 0.5], [0.8, 0.2, 0.3]])
-    assert right(scores, torch.tensor([1, 2])).tolist() == [True, False]
-    assert right(scores, torch.tensor([[2, 1], [0, 1]])).tolist() == [True, False]
+    assert correct(scores, torch.tensor([1, 2])).tolist() == [True, False]
+    assert correct(scores, torch.tensor([[2, 1], [0, 1]])).tolist() == [True, False]

@@ -171,11 +171,11 @@ def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
 
 def test_a_probe_is_no_reason_to_extract_latents_again(plan: Any) -> None:
     """The code of a paper's probes counts for the probes only."""
-    closure = Code(Path(recaps.__file__).parent).closure(["recaps.evaluation.reading"])
+    closure = Code(Path(recaps.__file__).parent).closure(["recaps.evaluation.inference"])
     assert {"recaps.training.run", "recaps.evaluation.latents", "recaps.evaluation.probes"} <= closure
-    codes = plan().reading_codes(wildcards())
-    assert codes["latents"] == plan(**dense(probes={})).reading_codes(wildcards())["latents"]
-    assert codes["probes"] != plan(**dense(probes={})).reading_codes(wildcards())["probes"]
+    codes = plan().read_model_codes(wildcards())
+    assert codes["latents"] == plan(**dense(probes={})).read_model_codes(wildcards())["latents"]
+    assert codes["probes"] != plan(**dense(probes={})).read_model_codes(wildcards())["probes"]
 
 
 def test_what_a_training_depends_on(plan: Any) -> None:

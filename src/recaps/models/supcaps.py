@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
 from recaps.models.options import SupCapsOptions, Supervised
-from recaps.nn.losses import margin_loss, right, summed_squared_error
+from recaps.nn.losses import correct, margin_loss, summed_squared_error
 
 
 class SupCaps(CapsuleNetwork):
@@ -41,7 +41,7 @@ class SupCaps(CapsuleNetwork):
             error = self._reconstruction_error(capsules, batch).mean()
             losses["loss"] = margin + self.options.reconstruction_weight * error
             losses["reconstruction_error"] = error
-        return losses | {"accuracy": right(lengths, labels).float().mean()}
+        return losses | {"accuracy": correct(lengths, labels).float().mean()}
 
     def _reconstruction_error(self, capsules: Tensor, batch: Batch) -> Tensor:
         """Squared error [B], summed over pixels and over the objects in an image."""

@@ -32,7 +32,7 @@ def present_classes(labels: Tensor, classes: int) -> Tensor:
     return one_hot(labels.reshape(len(labels), -1), classes).amax(1)
 
 
-def right(scores: Tensor, labels: Tensor) -> Tensor:
+def correct(scores: Tensor, labels: Tensor) -> Tensor:
     """Return whether each image is classified correctly: [B, classes] and [B] or [B, n] to bool [B].
 
     An image with n labels is correct if its labels have the n highest scores, in any order.

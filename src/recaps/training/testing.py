@@ -8,7 +8,7 @@ import torch
 
 from recaps.config.training import Training
 from recaps.models.model import Model
-from recaps.nn.losses import right
+from recaps.nn.losses import correct
 from recaps.training.batches import view
 from recaps.training.images import Images
 
@@ -33,6 +33,6 @@ def error_on(
         for start in range(0, n, batch_size):
             alive()
             batch = images(torch.arange(start, min(start + batch_size, n), device=device))
-            wrong += (~right(model.class_scores(view(batch["images"], training)), batch["labels"])).sum()
+            wrong += (~correct(model.class_scores(view(batch["images"], training)), batch["labels"])).sum()
     model.train(was_training)
     return 100 * int(wrong) / n

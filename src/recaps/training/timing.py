@@ -76,13 +76,13 @@ def time_variants(
         for step in steppers[name].values():
             step(2)
     names = list(variants)
-    seconds, reading = ({name: list[float]() for name in names} for _ in range(2))
+    seconds, inference = ({name: list[float]() for name in names} for _ in range(2))
     for each in range(rounds):
         for place in torch.randperm(len(names), generator=generator(0, "timing", each)).tolist():
             name = names[place]
             taken = {phase: len(phase) * _timed(step, steps, where) / steps for phase, step in steppers[name].items()}
             seconds[name].append(sum(taken.values()) / trainings[name].steps)
-            reading[name].append(_timed(readers[name], steps, where) / steps)
+            inference[name].append(_timed(readers[name], steps, where) / steps)
     io.write_json(
         out,
         {
@@ -90,7 +90,7 @@ def time_variants(
             "rounds": rounds,
             "steps": steps,
             "seconds_per_step": seconds,
-            "seconds_per_batch_of_inference": reading,
+            "seconds_per_batch_of_inference": inference,
             "operations_per_image": {
                 name: _operations_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
                 for name, folder in datasets.items()

@@ -376,15 +376,15 @@ class Plan:
         """Like `code`, with the family of the variant's model."""
         return lambda wildcards: self.code(stage, *family(self._variant(wildcards)))
 
-    def reading_code(self, wildcards: Any) -> str:
+    def read_model_code(self, wildcards: Any) -> str:
         """Like `code`, with the family of the variant's model and the paper's probes."""
         variant = self._variant(wildcards)
         return self.code("read_model", *family(variant), *_probes(wildcards.paper, variant))
 
-    def reading_codes(self, wildcards: Any) -> dict[str, str]:
+    def read_model_codes(self, wildcards: Any) -> dict[str, str]:
         """Return the fingerprints of the code that computes latents, and of the code that computes probes."""
         variant = self._variant(wildcards)
-        latents = ["recaps.evaluation.reading", *family(variant)]
+        latents = ["recaps.evaluation.inference", *family(variant)]
         return {
             "latents": fingerprint(latents),
             "probes": fingerprint([*latents, *_probes(wildcards.paper, variant)]),

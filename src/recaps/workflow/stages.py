@@ -86,7 +86,7 @@ def read_model(job: Any) -> None:
     """Compute latents and probes with one trained model, and evaluate its own class scores."""
     from recaps.config.base import snapshot_of
     from recaps.evaluation.heads import evaluate_all
-    from recaps.evaluation.reading import read_model
+    from recaps.evaluation.inference import read_model
     from recaps.workflow.layout import Layout
 
     run, params = Path(job.output.latents).parent, job.params

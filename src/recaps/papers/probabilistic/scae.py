@@ -22,7 +22,7 @@ from recaps.models.model import Batch, Model
 from recaps.nn.attention import AttentivePooling
 from recaps.nn.convolution import Convolution, size_after
 from recaps.nn.initial import initialise, truncated_normal
-from recaps.nn.losses import right, summed_squared_error
+from recaps.nn.losses import correct, summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.poses import compose, warp
 from recaps.nn.precision import float32
@@ -178,8 +178,8 @@ class SCAE(Model):
         return {
             "loss": torch.stack([weights.get(name, 1) * term for name, term in terms.items()]).sum(),
             **terms,
-            "accuracy_prior": right(prior, labels).float().mean(),
-            "accuracy_posterior": right(posterior, labels).float().mean(),
+            "accuracy_prior": correct(prior, labels).float().mean(),
+            "accuracy_posterior": correct(posterior, labels).float().mean(),
             "reconstruction_error": summed_squared_error(mixture.mean, images).mean(),
         }
 

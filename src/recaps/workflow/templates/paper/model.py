@@ -6,7 +6,7 @@ from torch import Tensor
 
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork
-from recaps.nn.losses import margin_loss, right
+from recaps.nn.losses import correct, margin_loss
 from recaps.workflow.templates.paper.options import ExampleOptions
 
 
@@ -19,7 +19,7 @@ class Example(CapsuleNetwork):
         """Return the `loss` to be minimised, and other scalars for the history."""
         scores, labels = self.class_scores(batch["images"]), batch["labels"]
         loss = margin_loss(scores, labels, weight=self.options.absent).sum(1).mean()
-        return {"loss": loss, "accuracy": right(scores, labels).float().mean()}
+        return {"loss": loss, "accuracy": correct(scores, labels).float().mean()}
 
     def class_scores(self, images: Tensor) -> Tensor:
         """Return the lengths of the class capsules, [B, C, H, W] to [B, classes]."""
