@@ -29,7 +29,7 @@ help: ## Show this list
 	@echo "make <target>"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo ".venv/bin/snakemake --profile profiles/smoke|profiles/local|slurm <target>"
+	@echo ".venv/bin/snakemake --profile PROFILE <target>, where PROFILE is profiles/smoke, profiles/local or slurm"
 	@awk '/^rule [a-z]+:/ { name = substr($$2, 1, length($$2) - 1) } /^    """.*"""/ && name { gsub(/^ *"""|"""$$/, ""); printf "  %-22s %s\n", name, $$0; name = "" }' Snakefile
 	@for file in src/recaps/papers/*/paper.yaml; do folder="$${file%/*}"; \
 		printf "  %-22s %s\n" "$${folder##*/}" "$$(sed -n 's/^title: */Paper: /p' "$$file" | tr -d '"')"; done
@@ -98,9 +98,9 @@ format: environment ## Format code and workflow
 bench: environment ## Time training steps of each model, and Snakemake's start; keep the times for `make estimate`
 	@$(BIN)/python -m recaps.bench --save
 	@TIMEFORMAT="snakemake --profile slurm -n, scale paper: %R s, %U s of processor time"; \
-		time $(BIN)/snakemake --profile slurm -n --config scale=paper device=cuda > /dev/null 2>&1
+		time $(BIN)/snakemake --profile slurm -n --quiet all --config scale=paper device=cuda > /dev/null
 	@TIMEFORMAT="snakemake --profile profiles/smoke -n: %R s, %U s of processor time"; \
-		time $(BIN)/snakemake --profile profiles/smoke -n > /dev/null 2>&1
+		time $(BIN)/snakemake --profile profiles/smoke -n --quiet all > /dev/null
 
 estimate: environment ## Jobs and storage of each paper, and hours where `make bench` ran (make estimate SCALE=paper)
 	@$(BIN)/python -m recaps.estimate --scale $(ESTIMATED) $(if $(DEVICE),--device "$(DEVICE)")

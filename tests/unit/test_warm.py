@@ -105,7 +105,10 @@ def test_the_server_ends_with_the_process_that_started_it(script: Any, tmp_path:
         time.sleep(0.05)
 
 
-def test_the_scheduler_has_the_limit_that_the_snakefile_lifts() -> None:
+def test_the_scheduler_has_the_limit_that_the_snakefile_lifts(root: Path) -> None:
+    """On one machine only: on a cluster, the user's limit holds."""
+    local = (root / "Snakefile").read_text().partition("if workflow.local_exec:\n")[2].partition("\n\n")[0]
+    assert "        workflow.scheduler.job_rate_limiter = None\n" in local
     source = inspect.getsource(JobScheduler)
     assert "self.job_rate_limiter is None" in source
     assert "_schedule_reevalutation(self.job_rate_limiter.timespan)" in source

@@ -66,7 +66,8 @@ def fit(
 
     Raises:
         Interrupted: the process received SIGTERM; the state is saved.
-        TryAgain: another process trains in `folder`, or the disk is full at the end.
+        TryAgain: another process trains in `folder`, or the disk is full at a snapshot or at the end. Work since the
+            last checkpoint is then lost.
         UserError: the loss is not finite.
     """
     training = model.training_options
