@@ -223,7 +223,7 @@ def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
     assert partial.settings("discriminative") != whole.settings("discriminative")
     assert list(partial.settings()["left_out"]) == ["discriminative"]
     captions = drawing(partial, "discriminative")["captions"]
-    assert "Left out, as it needs cifar10: cifar-dr" in captions["figure-4"]
+    assert "Left out, as they need cifar10: cifar-dr" in captions["figure-4"]
 
 
 def test_a_variant_is_left_out_by_its_name(plan: Any) -> None:
@@ -239,7 +239,7 @@ def test_a_variant_is_left_out_by_its_name(plan: Any) -> None:
     assert lost.reason("mnist-dr") == ""
     both = plan(scale="desk", papers=["discriminative"], without=["cifar10", "discriminative/mnist-l1"])
     caption = drawing(both, "discriminative")["captions"]["figure-4"]
-    assert "Left out, as it needs cifar10: cifar-dr" in caption
+    assert "Left out, as they need cifar10: cifar-dr" in caption
     assert caption.endswith(" Left out: mnist-l1.")
     with pytest.raises(UserError, match=r"without: there is no variant 'sparse/dens' \(did you mean 'sparse/dense'"):
         plan(papers=["sparse"], without=["sparse/dens"])
