@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from recaps.config.load import read_yaml
 from recaps.config.training import Training
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import Config, OwnData, Scale
+from recaps.datasets.catalogue import CATALOGUE
 from recaps.io import short
 from recaps.nn.routing import registry
 
@@ -44,7 +47,8 @@ names the key and the nearest valid key.
 | `config/scales/<scale>.yaml` | the seeds and data sets of a scale |
 | `src/recaps/papers/<paper>/paper.yaml` | a paper's variants, their training and evaluation, its tables and figures |
 
-*Reading* marks an option that settles a point which a paper leaves open; see `docs/claims.md`.
+A *section* is a mapping of keys to values that is described under its own heading. *Reading* marks an
+option that settles a point which a paper leaves open; see `docs/claims.md`.
 
 `profiles/README.md` describes how and where jobs run (cores, memory, cluster).
 
@@ -80,7 +84,17 @@ CONFIG_HEAD = f"""\
 # For your own settings, rather keep this file and use `--configfile mine.yaml` or `--config key=value`.
 """
 
+DATASETS = """\
+## Data sets
+
+`data`, `latents` and `protocols` name a split as `<name>/<split>`, for example `mnist/train`. A derived set is made
+from its base set. `dataset_options` of a scale changes the options.
+"""
+
 ROUTING = {"VoteRouting": "votes", "PoseRouting": "pose matrices"}
+
+#: Meaning of the keys that name what a section describes.
+SELECTS = {"family": "Selects this family.", "name": "Selects this algorithm."}
 
 
 def files(folder: Path = Path("config"), papers: Path = found.FOLDER) -> dict[Path, str]:
@@ -101,6 +115,7 @@ def manual() -> str:
         _section("`config.yaml`", Config),
         _section("Your own data: `datasets.<name>`", OwnData),
         _section("`scales/<scale>.yaml`", Scale),
+        _datasets(),
         _section("`paper.yaml`", Paper, PAPER_INTRODUCTION),
         _section("A variant: `variants.<name>`", Variant),
         _section("Training: `variants.<name>.training`", Training),
@@ -137,10 +152,10 @@ def config_file(chosen: Mapping[str, Any]) -> str:
 def _section(title: str, model: type[BaseModel], introduction: str = "") -> str:
     schema = model.model_json_schema()
     required = schema.get("required", [])
-    rows = [
-        f"| `{key}` | {_type(node, schema)} | {_default(key, node, required)} | {_cell(node.get('description', ''))} |"
-        for key, node in schema["properties"].items()
-    ]
+    rows = []
+    for key, node in schema["properties"].items():
+        meaning = _cell(node.get("description", SELECTS.get(key, "")))
+        rows.append(f"| `{key}` | {_type(node, schema)} | {_default(key, node, required)} | {meaning} |")
     text = introduction or f"{_summary(model)}\n"
     return "\n".join([f"## {title}\n", text, "| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
 
@@ -157,7 +172,7 @@ def _type(node: dict[str, Any], schema: dict[str, Any]) -> str:
         values = next(iter(node.get("patternProperties", {}).values()), node.get("additionalProperties"))
         return f"mapping of names to {_type(values, schema)}" if isinstance(values, dict) else "mapping"
     if node.get("type") == "array":
-        return f"list of {_type(node.get('items') or node['prefixItems'][0], schema)}"
+        return f"list of {_plural(_type(node.get('items') or node['prefixItems'][0], schema))}"
     words = {
         "integer": "whole number",
         "number": "number",
@@ -168,6 +183,35 @@ def _type(node: dict[str, Any], schema: dict[str, Any]) -> str:
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     limits = [f"{sign} {node[key]:g}" for key, sign in bounds.items() if key in node]
     return " ".join([words.get(node.get("type", ""), "anything"), ", ".join(limits)]).strip()
+
+
+def _plural(words: str) -> str:
+    """Return a type in the plural: `lists of whole numbers ≥ 1`."""
+    return re.sub(r"^(list|mapping|section|whole number|number|text)\b", r"\1s", words)
+
+
+def _datasets() -> str:
+    """Return the catalogue of data sets and the meaning of their options, as Markdown."""
+    rows = []
+    meanings: dict[tuple[str, str], list[str]] = {}
+    for name, entry in CATALOGUE.items():
+        options = []
+        for key, option in entry.options.items():
+            options.append(f"`{key}`" if option.default is None else f"`{key}` {option.default:g}")
+            meanings.setdefault((key, option.help.removeprefix(f"{key}: ")), []).append(name)
+        image, splits = f"{entry.channels}x{entry.size}x{entry.size}", ", ".join(entry.splits)
+        cells = [f"`{name}`", entry.title, image, f"{entry.classes}", splits, entry.base or "", ", ".join(options)]
+        rows.append(f"| {' | '.join(cells)} |")
+    head = [
+        "| name | contents | image | classes | splits | base | options and defaults |",
+        "|---|---|---|--:|---|---|---|",
+    ]
+    ambiguous = [key for key, count in Counter(key for key, _ in meanings).items() if count > 1]
+    lines = []
+    for (key, text), names in meanings.items():
+        where = f" ({', '.join(names)})" if key in ambiguous else ""
+        lines.append(f"- `{key}`{where}: {text}.")
+    return "\n".join([DATASETS, *head, *rows, "", *lines, ""])
 
 
 def _default(key: str, node: dict[str, Any], required: list[str]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
+from matplotlib.lines import Line2D
 from matplotlib.ticker import AutoLocator, FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from recaps.config.training import Training
@@ -84,12 +85,23 @@ def error_curve(axis: Axes, curves: pd.DataFrame, label: str, look: Mapping[str,
         curves: columns `seed`, `step` and `test_error`.
         look: colour, line style and marker, as returned by `style`.
     """
-    over_seeds = curves.groupby("step")["test_error"].agg(["mean", "min", "max"])
-    every = max(1, len(over_seeds) // 8)
-    (line,) = axis.plot(over_seeds.index, over_seeds["mean"], label=label, markevery=every, **look)
-    if curves["seed"].nunique() > 1:
-        low, high = over_seeds["min"], over_seeds["max"]
-        axis.fill_between(over_seeds.index, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+    over_seeds = {step: curves["test_error"][curves["step"] == step].to_numpy() for step in sorted(set(curves["step"]))}
+    mean_and_range(axis, over_seeds, label=label, markevery=max(1, len(over_seeds) // 8), **look)
+
+
+def mean_and_range(axis: Axes, over_seeds: Mapping[int, Array], **look: Any) -> Line2D:
+    """A line through the means over seeds and, if there are several, a band over their range.
+
+    Args:
+        over_seeds: the values of all seeds, [seeds], by the horizontal place.
+        look: arguments of `Axes.plot`.
+    """
+    places, values = list(over_seeds), list(over_seeds.values())
+    (line,) = axis.plot(places, [each.mean() for each in values], **look)
+    if max(map(len, values)) > 1:
+        low, high = ([extreme(each) for each in values] for extreme in (np.min, np.max))
+        axis.fill_between(places, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+    return line
 
 
 def tested_on(training: Training) -> str:

@@ -75,11 +75,6 @@ class Results:
         """The folder of the paper's metrics, tables, figures and timings."""
         return self.files.paper(self.name)
 
-    @property
-    def published(self) -> dict[str, float]:
-        """The published value of each claim of kind `number`, by claim id."""
-        return {claim: each.value for claim, each in self.printed.items()}
-
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """The rows of `metrics.csv`: every number that was measured for the paper."""
@@ -89,10 +84,19 @@ class Results:
         except FileNotFoundError as error:
             raise UserError(f"{file}: no such file; first run the stage that writes it") from error
 
+    def measured(self, variant: str, metric: str) -> pd.DataFrame:
+        """The rows of `metrics.csv` of a variant and a metric, one for each seed; none where it was not measured."""
+        rows = self.metrics
+        return rows[(rows["variant"] == variant) & (rows["metric"] == metric)]
+
     def metric(self, variant: str, name: str) -> Array:
         """A metric's value for every seed that has it, [seeds]; empty where it was not measured."""
-        rows = self.metrics
-        return rows[(rows["variant"] == variant) & (rows["metric"] == name)]["value"].to_numpy(float)
+        return self.measured(variant, name)["value"].to_numpy(float)
+
+    @cached_property
+    def published(self) -> dict[tuple[str, str], float]:
+        """The values that the paper prints, by variant and metric."""
+        return {(each.variant, each.metric): each.value for each in self.printed.values()}
 
     @cached_property
     def arrays(self) -> dict[str, Array]:

@@ -67,14 +67,15 @@ def cost(results: Results) -> pd.DataFrame:
 
 
 def differences(results: Results) -> pd.DataFrame:
-    """Differences to the first model with labels, and to the last without, with Welch's p-values.
+    """Differences to the first model with labels, and to the pixels, with Welch's p-values.
 
     The p-values are corrected for the number of cells by Holm's method.
     """
     linear = rows(results, "linear")
     labelled = {row.variant for row in rows(results, "argmax")}
     groups = [[row for row in linear if (row.variant in labelled) == with_labels] for with_labels in (True, False)]
-    pairs = [(row, groups[0][0]) for row in groups[0][1:]] + [(row, groups[1][-1]) for row in groups[1][:-1]]
+    pixels = next(row for row in groups[1] if results.paper.variants[row.variant].model.family == "pixels")
+    pairs = [(row, groups[0][0]) for row in groups[0][1:]] + [(row, pixels) for row in groups[1] if row is not pixels]
     gaps = [[_gap(results, row, reference, test) for test in COMPARED] for row, reference in pairs]
     corrected = iter(holm([gap.p_value() for cells in gaps for gap in cells]))
     made = []

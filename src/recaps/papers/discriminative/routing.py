@@ -68,9 +68,10 @@ def objective(capsules: Tensor, labels: Tensor) -> Tensor:
 
 
 class _Weighted(torch.autograd.Function):
-    """Squash only scales a vote, so the
-    coefficient is multiplied by the scale and squashed votes are never stored. Both gradients need dot products with
-    every vote; one pass over the votes computes both.
+    """The weighted sum of votes, squashed or not, for each class, given twice.
+
+    Squash only scales a vote, so the coefficient is multiplied by the scale, and squashed votes are never stored. Both
+    gradients need dot products with every vote; one pass over the votes computes both.
     """
 
     @staticmethod

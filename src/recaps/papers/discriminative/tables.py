@@ -67,19 +67,17 @@ def table_2(results: Results) -> pd.DataFrame:
 
 def _compared(results: Results, benchmark: str, variant: str, metric: str) -> dict[str, object]:
     """A row of table II; empty where the metric was not measured."""
-    measured = results.metrics
-    found = measured[(measured["variant"] == variant) & (measured["metric"] == metric)]
+    found = results.measured(variant, metric)
     if not len(found):
         return {}
     errors = found["value"].to_numpy(float)
     average = metric == "average-error"
-    published = {(each.variant, each.metric): each.value for each in results.printed.values()}
     return {
         "benchmark": benchmark,
         "algorithm": results.paper.variants[variant].title,
         "error % ours": errors.mean(),
         "sd": sd(errors),
-        "error % published": published.get((variant, metric)),
+        "error % published": results.published.get((variant, metric)),
         "tested on": "" if average else found["measured_on"].iloc[0],
         "n": None if average else found["n"].iloc[0],
         "seeds": len(errors),

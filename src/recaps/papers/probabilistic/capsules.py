@@ -289,7 +289,7 @@ class ObjectEncoder(nn.Module):
         self.log_deviations = _log_deviations(options, options.objects)
 
     def forward(self, parts: Capsules) -> Belief:
-        # Log odds differ between images by a few hundredths; bfloat16 has steps of 0.0156 between 2 and 4.
+        # Log odds of some objects differ between images by hundredths; bfloat16 has steps of 0.0156 between 2 and 4.
         with float32(parts.poses):
             offsets = self.zoom * (parts.poses - self.start)
             numbers = torch.cat([parts.logits.sigmoid().unsqueeze(2), offsets.flatten(2)], 2)

@@ -16,7 +16,7 @@ from recaps.papers.probabilistic import diagrams
 from recaps.papers.probabilistic.metrics import INK, ROTATED, trained_on_rotations
 from recaps.papers.probabilistic.templates import signed
 from recaps.report.metrics import first_of_each
-from recaps.report.plots import GAP, mosaic_centres, style, tick_columns
+from recaps.report.plots import GAP, mean_and_range, mosaic_centres, style, tick_columns
 from recaps.report.results import Results
 
 #: The variant of figures 1, 2, 3, 6 and 9.
@@ -80,11 +80,8 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
         family = results.paper.variants[next(iter(points.values()))[0]].title.partition(" (")[0]
         label = f"{family}, {FEATURES.get(head, head)}"
         runs = {degrees: (name, results.metric(name, f"{head}-{own}")) for degrees, (name, own) in points.items()}
-        over_seeds = [values for _, values in runs.values()]
-        (line,) = axis.plot(list(runs), [values.mean() for values in over_seeds], label=label, **style(place))
-        if max(map(len, over_seeds)) > 1:
-            low, high = ([extreme(values) for values in over_seeds] for extreme in (np.min, np.max))
-            axis.fill_between(list(runs), low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        over_seeds = {degrees: values for degrees, (_, values) in runs.items()}
+        mean_and_range(axis, over_seeds, label=label, **style(place))
         for degrees, (variant, values) in runs.items():
             seeded = zip(results.own_seeds[variant], values, strict=True)
             rows += [(label, variant, head, degrees, seed, float(value)) for seed, value in seeded]

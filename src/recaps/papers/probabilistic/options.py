@@ -26,7 +26,8 @@ class GenerativeOptions(ModelOptions):
     pixel_deviation: float = Field(0.2, gt=0)
     """Standard deviation sigma of eq. 7."""
     pose_deviation_floor: float = Field(0.1, gt=0)
-    """Smallest value of c in eq. 5."""
+    """Reading. Smallest value of c in eq. 5, a standard deviation. Section 2.1 and appendix B use both "variance" and
+    "standard deviation"."""
     temperature: float = Field(1.0, gt=0)
     """Temperature of the concrete distributions of presences."""
     poses: Literal["delta", "gaussian"] = "delta"

@@ -55,7 +55,7 @@ def table_1(results: Results) -> pd.DataFrame:
     for head, label in FEATURES.items():
         for protocol, tested in TESTED.items():
             theirs = printed[f"{head}-{protocol}"]
-            ours = _measured(results, theirs.variant, theirs.metric)
+            ours = results.measured(theirs.variant, theirs.metric)
             if len(ours):
                 row: dict[str, object] = {"features": label, "tested": tested, "accuracy % ours": ours["value"].mean()}
                 row |= {"sd": sd(ours["value"].to_numpy()), "accuracy % published": theirs.value}
@@ -66,15 +66,17 @@ def table_1(results: Results) -> pd.DataFrame:
 
 def table_2(results: Results) -> pd.DataFrame:
     """Values of statements that the paper makes without a number or shows as pictures, as means over seeds."""
-    published = {(each.variant, each.metric): each.value for each in results.printed.values()}
     rows: list[dict[str, object]] = []
     for metric, label in FINDINGS.items():
         for variant, settings in results.paper.variants.items():
-            found = _measured(results, variant, metric)
+            found = results.measured(variant, metric)
             if len(found):
                 row: dict[str, object] = {"finding": label, "model": settings.title, "value": found["value"].mean()}
                 row |= {"sd": sd(found["value"].to_numpy()), "unit": found["unit"].iloc[0]}
-                row |= {"published": published.get((variant, metric)), "measured on": found["measured_on"].iloc[0]}
+                row |= {
+                    "published": results.published.get((variant, metric)),
+                    "measured on": found["measured_on"].iloc[0],
+                }
                 rows.append(row | {"n": int(found["n"].iloc[0]) or pd.NA, "seeds": len(found)})
     return pd.DataFrame(rows).astype({"n": "Int64"})  # some values are not means over images
 
@@ -96,9 +98,3 @@ def table_3(results: Results) -> pd.DataFrame:
                 row = {"features": FEATURES[head], "model": settings.title, "seeds": len(results.own_seeds[variant])}
                 rows.append(row | accuracies)
     return pd.DataFrame(rows, columns=["features", "model", *UPRIGHT.values(), "seeds"])
-
-
-def _measured(results: Results, variant: str, metric: str) -> pd.DataFrame:
-    """The rows of `metrics.csv` of a variant and a metric, one for each seed."""
-    rows = results.metrics
-    return rows[(rows["variant"] == variant) & (rows["metric"] == metric)]

@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.sparse.metrics import along_training, relative_support, routes, sparse, supervised_accuracies
-from recaps.report.plots import mosaic
+from recaps.report.plots import mean_and_range, mosaic
 from recaps.report.results import Results
 
 #: The protocol of a trained model that the protocols of snapshots repeat.
-TRAINED = "affnist-a-position"
+TRAINED = "affnist-a-trained"
 
 
 def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Six dimensions of SUPCAPS digit capsules, each moved from -0.25 to 0.25."""
+    """One dimension of the digit's capsule of SUPCAPS, moved from -0.25 to 0.25, for each of six images."""
     return _traversals(results, "supcaps-28", "offset of one dimension of the digit's capsule", 6)
 
 
@@ -136,19 +136,15 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
 def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Accuracy on affNIST (a) of the snapshots of each variant that has them, and of the trained model."""
     drawing, axis = plt.subplots(figsize=(5.6, 3.7))
-    printed = {each.variant: each.value for each in results.printed.values() if each.metric == f"svm-{TRAINED}"}
     rows = []
     for variant, settings in results.paper.variants.items():
         points = along_training(results, variant, "svm", TRAINED)
         if not points:
             continue
         values = {step: results.metric(variant, f"svm-{protocol}") for step, protocol in points.items()}
-        (line,) = axis.plot([*values], [each.mean() for each in values.values()], marker="o", label=settings.title)
-        if max(map(len, values.values())) > 1:
-            low, high = ([extreme(each) for each in values.values()] for extreme in (np.min, np.max))
-            axis.fill_between([*values], low, high, color=line.get_color(), alpha=0.18, linewidth=0)
-        if variant in printed:
-            axis.axhline(printed[variant], color=line.get_color(), linestyle=":", linewidth=1)
+        line = mean_and_range(axis, values, marker="o", label=settings.title)
+        if (printed := results.published.get((variant, "svm-affnist-a-position"))) is not None:
+            axis.axhline(printed, color=line.get_color(), linestyle=":", linewidth=1)
         for step, each in values.items():
             seeded = zip(results.own_seeds[variant], each, strict=True)
             rows += [(variant, step, seed, float(value)) for seed, value in seeded]
@@ -170,7 +166,6 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
             for seed, part in results.by_seed()
         ]
     )
-    printed = {(each.variant, each.metric): each.value for each in results.printed.values()}
     for place, variant in enumerate(data["variant"].unique()):
         title, colour, own = results.paper.variants[variant].title, f"C{place}", data[data["variant"] == variant]
         for seed, points in own.groupby("seed"):
@@ -179,7 +174,10 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
             for step, *where in points[["step", "mnist", "affnist"]].itertuples(index=False):
                 beside = (0, 5 if place else -11)
                 axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha="center", fontsize=7)
-        at = [printed.get((variant, f"argmax-{protocol}"), math.nan) for protocol in ("mnist-shifted", "affnist")]
+        at = [
+            results.published.get((variant, f"argmax-{protocol}"), math.nan)
+            for protocol in ("mnist-shifted", "affnist")
+        ]
         label = None if math.isnan(at[1]) else f"{title}, published"
         axis.plot(at[:1], at[1:], linestyle="none", marker="x", markersize=8, color=colour, label=label)
     axis.set(xlabel="accuracy on expanded MNIST, %", ylabel="accuracy on affNIST, %")

@@ -16,8 +16,8 @@ from recaps.report.results import MetricRow, Results, head_metrics, mean_row, me
 
 #: A capsule counts as used if it has rank 0 in at least this share of the images.
 USED = 0.02
-#: The quoted ConvNet and SUPCAPS were stopped when both reached this accuracy on expanded MNIST, in percent.
-STOPPED = 99.22
+#: Accuracy of the quoted ConvNet on expanded MNIST, in percent; the quoted SUPCAPS has 99.23.
+QUOTED = 99.22
 
 
 def metrics(results: Results) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def along_training(results: Results, variant: str, head: str, trained: str) -> d
     """The protocols that test a head on the snapshots of a variant, by training step.
 
     Args:
-        trained: the protocol of the trained model, which is the last entry. The others have the same test set.
+        trained: the protocol of the trained model, which is the last entry. The others test snapshots of the same set.
 
     Returns:
         Nothing for a variant without such protocols.
@@ -79,11 +79,11 @@ def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
 
 
 def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
-    """The networks with labels, compared when both have the same accuracy: `STOPPED`, or the highest that all reach."""
+    """The networks with labels, compared when both have the same accuracy: `QUOTED`, or the highest that all reach."""
     points = pd.DataFrame(supervised_accuracies(part), columns=["variant", "step", "mnist", "affnist"])
     if points.empty:
         return []
-    level = min(STOPPED, float(points.groupby("variant")["mnist"].max().min()))
+    level = min(QUOTED, float(points.groupby("variant")["mnist"].max().min()))
     rows: list[MetricRow] = []
     for variant, each in points.groupby("variant", sort=False):
         affnist = at_accuracy(level, each["mnist"].to_numpy(), each["affnist"].to_numpy())

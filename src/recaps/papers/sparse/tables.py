@@ -36,7 +36,6 @@ def table_1(results: Results) -> pd.DataFrame:
 
     Every variant has a row for each condition that it is evaluated in.
     """
-    published = _published(results)
     rows = []
     for variant, settings in results.paper.variants.items():
         for head, protocols in settings.heads.items():
@@ -47,7 +46,7 @@ def table_1(results: Results) -> pd.DataFrame:
                 for column, protocol in (("MNIST", mnist), ("affNIST", affnist)):
                     ours = results.metric(variant, f"{head}-{protocol}")
                     row |= {f"{column} ours": ours.mean(), f"{column} sd": sd(ours)}
-                    row[f"{column} published"] = published.get((variant, f"{head}-{protocol}"))
+                    row[f"{column} published"] = results.published.get((variant, f"{head}-{protocol}"))
                 last = results.head(variant, head, affnist)[0]
                 row |= {"affNIST set": results.resolve("affnist/test").split("/")[0], "seeds": len(ours)}
                 if last["n_fit"] and (shared := last["test_images_whose_original_was_fitted"]) is not None:
@@ -58,7 +57,6 @@ def table_1(results: Results) -> pd.DataFrame:
 
 def table_2(results: Results) -> pd.DataFrame:
     """SPARSECAPS and networks trained on affNIST, whose accuracies the paper quotes."""
-    published = _published(results)
     rows = [
         {"reference": reference, "trained on affNIST": trained, "MNIST published": mnist, "affNIST published": affnist}
         for reference, mnist, trained, affnist in (() if results.own else QUOTED)
@@ -68,16 +66,10 @@ def table_2(results: Results) -> pd.DataFrame:
             {
                 "reference": reference,
                 "trained on affNIST": "no",
-                "MNIST published": published[variant, mnist],
-                "affNIST published": published[variant, affnist],
+                "MNIST published": results.published[variant, mnist],
+                "affNIST published": results.published[variant, affnist],
                 "MNIST ours": results.metric(variant, mnist).mean(),
                 "affNIST ours": results.metric(variant, affnist).mean(),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _published(results: Results) -> dict[tuple[str, str], float]:
-    """The numbers of table 1, by variant and metric."""
-    printed = results.printed.items()
-    return {(each.variant, each.metric): each.value for claim, each in printed if claim.startswith("sparse/table-1/")}

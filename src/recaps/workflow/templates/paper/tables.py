@@ -10,10 +10,10 @@ from recaps.report.statistics import sd
 
 def table_1(results: Results) -> pd.DataFrame:
     """Return a row per variant: accuracy in percent, beside the published number."""
-    published = {each.variant: each.value for each in results.printed.values() if each.metric == "argmax-mnist"}
     rows = []
     for variant, settings in results.paper.variants.items():
         ours = results.metric(variant, "argmax-mnist")
-        row = {"routing": settings.title, "ours": ours.mean(), "sd": sd(ours), "published": published.get(variant)}
+        published = results.published.get((variant, "argmax-mnist"))
+        row = {"routing": settings.title, "ours": ours.mean(), "sd": sd(ours), "published": published}
         rows.append(row | {"longest capsule": results.metric(variant, "longest").mean()})
     return pd.DataFrame(rows)
