@@ -37,29 +37,29 @@ class PrimaryMatrixCapsules(nn.Module):
 class Transformations(nn.Module):
     """One 4x4 matrix for each slot of a field and each type of output capsule, shared by all positions.
 
-    *Learning to compute inner consensus*, eq. 1: votes are W M / |W|_F. `places` [C, 16], if given, are added to the
-    poses first.
+    *Learning to compute inner consensus*, eq. 1: votes are W M / |W|_F. `coordinates` [C, 16], if given, are added to
+    the poses first ("coordinate addition").
     """
 
-    def __init__(self, fields: Fields, outputs: int, places: Tensor | None) -> None:
+    def __init__(self, fields: Fields, outputs: int, coordinates: Tensor | None) -> None:
         super().__init__()
         slots = fields.children.shape[1]
         noise = torch.empty(slots, outputs, SIDE, SIDE).uniform_(-0.1, 0.1)
         self.weight = nn.Parameter(torch.eye(SIDE) + noise)
-        self.places: Tensor | None
-        self.register_buffer("places", places, persistent=False)
+        self.coordinates: Tensor | None
+        self.register_buffer("coordinates", coordinates, persistent=False)
 
     def normalised(self) -> Tensor:
         """W / |W|_F, [n, J, 4, 4]."""
         norm = (self.weight.square().sum((2, 3), keepdim=True) + 1e-5).sqrt()
         return self.weight / (norm + 1e-6)
 
-    def placed(self, poses: Tensor) -> Tensor:
-        """Add the places to poses [B, C, 16]."""
-        return poses if self.places is None else poses + self.places.to(poses.dtype)
+    def with_coordinates(self, poses: Tensor) -> Tensor:
+        """Add the coordinates to poses [B, C, 16]."""
+        return poses if self.coordinates is None else poses + self.coordinates.to(poses.dtype)
 
 
-def places(height: int, width: int, types: int) -> Tensor:
+def coordinates(height: int, width: int, types: int) -> Tensor:
     """The coordinates that are added to poses, [C, 16]: (row + 0.5) / height to the first entry of the pose of each
     capsule, (column + 0.5) / width to the second."""
     added = torch.zeros(height, width, types, POSE)

@@ -14,7 +14,7 @@ from recaps.models import build
 from recaps.nn import kernels
 from recaps.nn.fields import everything
 from recaps.nn.losses import spread_loss
-from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
+from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, coordinates
 from recaps.nn.routing.interface import matrix_votes
 from recaps.papers.consensus import probes
 from recaps.papers.consensus.matrixcaps import MatrixCaps, spread_margin
@@ -89,16 +89,16 @@ def test_transformations_are_divided_by_their_norms() -> None:
     assert not made[2, 0].any()
 
 
-def test_places_are_counted_row_by_row_and_shared_by_all_types() -> None:
+def test_coordinates_are_counted_row_by_row_and_shared_by_all_types() -> None:
     expected = torch.zeros(2 * 3 * 4, 16)
     for row in range(2):
         for column in range(3):
             for kind in range(4):
                 expected[(row * 3 + column) * 4 + kind, :2] = torch.tensor([(row + 0.5) / 2, (column + 0.5) / 3])
-    torch.testing.assert_close(places(2, 3, 4), expected)
+    torch.testing.assert_close(coordinates(2, 3, 4), expected)
     poses = random(2, 24, 16)
-    layer = Transformations(everything(24), 3, places(2, 3, 4))
-    torch.testing.assert_close(layer.placed(poses), poses + expected)
+    layer = Transformations(everything(24), 3, coordinates(2, 3, 4))
+    torch.testing.assert_close(layer.with_coordinates(poses), poses + expected)
 
 
 # The network
@@ -202,7 +202,7 @@ def test_nothing_of_a_network_stays_behind_when_it_moves() -> None:
     """All tensors, those that say which capsules are seen among them: on a GPU the routing would fail otherwise."""
     for layer in model().to("meta").layers:
         poses = torch.zeros(2, layer.fields.inputs, 16, device="meta")
-        votes = matrix_votes(layer.transform.placed(poses), layer.transform.normalised(), layer.fields)
+        votes = matrix_votes(layer.transform.with_coordinates(poses), layer.transform.normalised(), layer.fields)
         assert votes.is_meta
         assert layer.fields.children.is_meta
 

@@ -45,4 +45,4 @@ def test_each_setting_starts_from_the_same_autoencoder(split: Path, root: Path) 
 def test_an_unknown_data_set_is_told_in_one_line(split: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [str(split), "--scale", "smoke", "--config", str(root / "config"), "--out", str(split / "sweep.csv")]
     assert sweep.main(["mnis", *common, "--rates", "1", "--steps", "2"]) == 1
-    assert capsys.readouterr().err == "sweep: no variants mnis-experts and mnis-judge\n"
+    assert capsys.readouterr().err == "recaps: no variants mnis-experts and mnis-judge\n"

@@ -19,7 +19,7 @@ from recaps.models.model import Batch, Model
 from recaps.nn import kernels
 from recaps.nn.fields import Fields, convolutional, everything
 from recaps.nn.losses import spread_loss
-from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, places
+from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, coordinates
 from recaps.nn.routing import registry
 from recaps.nn.routing.interface import Consensus
 from recaps.papers.consensus.options import MatrixCapsOptions
@@ -98,7 +98,7 @@ class CapsuleLayer(nn.Module):
         super().__init__()
         self.height, self.width, self.inputs = fields.height, fields.width, fields.inputs
         self.register_buffer("seen", fields.children, persistent=False)
-        self.transform = Transformations(fields, outputs, places(*side, inputs) if options.coordinates else None)
+        self.transform = Transformations(fields, outputs, coordinates(*side, inputs) if options.coordinates else None)
         logits = place == 2 and options.loss == "cross_entropy"
         self.routing = registry.build(options.routing, outputs, place, logits)
 
@@ -110,7 +110,7 @@ class CapsuleLayer(nn.Module):
         if poses.shape[1] != self.inputs:  # a compiled routing would read outside the array
             raise ValueError(f"{poses.shape[1]} input capsules, but the layer was built for {self.inputs}")
         consensus: Consensus = self.routing(
-            self.transform.placed(poses), activations, self.transform.normalised(), self.fields
+            self.transform.with_coordinates(poses), activations, self.transform.normalised(), self.fields
         )
         return consensus
 

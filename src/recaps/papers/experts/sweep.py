@@ -24,6 +24,7 @@ import torch
 
 from recaps import io
 from recaps.arrays import Arrays, read
+from recaps.command import command
 from recaps.config.load import load
 from recaps.config.training import Training
 from recaps.config.variant import Variant
@@ -113,6 +114,7 @@ def _learned(model: Model, arrays: Arrays, training: Training, steps: range, see
     return model
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Write the table, after each setting. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m recaps.papers.experts.sweep")
@@ -128,21 +130,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     given = parser.parse_args(arguments)
     found = []
-    try:
-        devices.choose("auto", given.threads)
-        variants = load({"scale": given.scale, "papers": ["experts"]}, given.config).papers["experts"].variants
-        names = [f"{given.dataset}-{kind}" for kind in ("experts", "judge")]
-        if not set(names) <= variants.keys():
-            raise UserError(f"no variants {' and '.join(names)}")
-        settings = itertools.product(given.rates, given.steps)
-        experts, judge = (variants[name] for name in names)
-        for row in rows(experts, judge, read(given.data), settings, given.decoder_steps, given.seed):
-            found.append({name: round(value, 3) for name, value in row.items()})
-            print(found[-1], flush=True)
-            io.write_text(given.out, pd.DataFrame(found).to_csv(index=False))
-    except UserError as error:
-        print(f"sweep: {error}", file=sys.stderr)
-        return 1
+    devices.choose("auto", given.threads)
+    variants = load({"scale": given.scale, "papers": ["experts"]}, given.config).papers["experts"].variants
+    names = [f"{given.dataset}-{kind}" for kind in ("experts", "judge")]
+    if not set(names) <= variants.keys():
+        raise UserError(f"no variants {' and '.join(names)}")
+    settings = itertools.product(given.rates, given.steps)
+    experts, judge = (variants[name] for name in names)
+    for row in rows(experts, judge, read(given.data), settings, given.decoder_steps, given.seed):
+        found.append({name: round(value, 3) for name, value in row.items()})
+        print(found[-1], flush=True)
+        io.write_text(given.out, pd.DataFrame(found).to_csv(index=False))
     return 0
 
 

@@ -18,9 +18,9 @@ import torch
 import recaps
 from recaps import io
 from recaps.arrays import read as read_arrays
+from recaps.command import command
 from recaps.config.heads import Head
 from recaps.config.load import read_yaml
-from recaps.errors import UserError
 from recaps.evaluation.heads import classifier
 from recaps.npz import Array, read
 from recaps.papers import FOLDER
@@ -35,21 +35,18 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     given = _parser().parse_args(arguments)
-    try:
-        devices.choose("auto", given.threads)
-        arrays = read_arrays(given.data)
-        images = torch.from_numpy(np.array(arrays.images[: given.images])).float() / 255
-        labels = torch.from_numpy(np.array(arrays.labels[: given.images]))
-        rows: list[dict[str, Any]] = []
-        for run in given.runs:
-            rows += trials(run, given.fit, images, labels)
-            io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    devices.choose("auto", given.threads)
+    arrays = read_arrays(given.data)
+    images = torch.from_numpy(np.array(arrays.images[: given.images])).float() / 255
+    labels = torch.from_numpy(np.array(arrays.labels[: given.images]))
+    rows: list[dict[str, Any]] = []
+    for run in given.runs:
+        rows += trials(run, given.fit, images, labels)
+        io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
     return 0
 
 
