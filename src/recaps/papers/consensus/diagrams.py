@@ -119,10 +119,10 @@ def draw_cell(axis: Axes, parts: pd.DataFrame) -> None:
     axis.text(2.9, 4.1, f"LSTM cell, {units} units", ha="left", va="top", fontsize=8.5)
     line(axis, (2.25, 0.75), (6.4, 0.75))
     for name, text, x in (
-        ("f", "forget\nsigmoid", 3.3),
-        ("i", "enter\nsigmoid", 4.3),
-        ("j", "value\ntanh", 5.3),
-        ("o", "leave\nsigmoid", 6.4),
+        ("f", "forget\ngate, σ", 3.3),
+        ("i", "input\ngate, σ", 4.3),
+        ("j", "candidate,\ntanh", 5.3),
+        ("o", "output\ngate, σ", 6.4),
     ):
         arrow(axis, (x, 0.75), (x, 1.1))
         box(axis, (x, 1.4), (0.85, 0.6), text)
