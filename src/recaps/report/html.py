@@ -138,7 +138,7 @@ def _section(
     return Section(
         name=name,
         paper=paper,
-        claims=[_claim(row, paper) for _, row in card[card["paper"] == name].iterrows()],
+        claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
         tables=tables,
         figures=figures,
         missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
@@ -151,7 +151,7 @@ def _section(
     )
 
 
-def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:
+def _claim(row: pd.Series) -> dict[str, Any]:
     """A scorecard row with its symbol, its drawing and its numbers as text, for the template."""
     interval = None if math.isnan(row["interval_low"]) else (row["interval_low"], row["interval_high"])
     symbol, style = BADGES[row["verdict"]]
@@ -167,20 +167,12 @@ def _claim(row: pd.Series, paper: Paper) -> dict[str, Any]:
         "drawing": drawing,
         "sd_text": "" if math.isnan(row["sd"]) else format_value(row["sd"], row["unit"]),
         "interval_text": scorecard.interval_text(row),
-        "published_text": _published(row, paper),
+        "published_text": readable(row["published"], row["unit"]),
         "ours_text": readable(row["ours"], row["unit"]),
         "difference_text": _signed(row),
         "p_text": p_text(row["p_value"]),
         "tolerance_text": "" if math.isnan(row["tolerance"]) else f"{row['tolerance']:g}",
     }
-
-
-def _published(row: pd.Series, paper: Paper) -> str:
-    """The published value as text; names of variants are replaced by their titles."""
-    names = re.split("( [<>] )", row["published"])
-    if all(name in paper.variants for name in names[::2]):
-        return "".join(paper.variants[name].title if name in paper.variants else name for name in names)
-    return readable(row["published"], row["unit"])
 
 
 def _signed(row: pd.Series) -> str:

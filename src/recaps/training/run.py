@@ -121,12 +121,13 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
     try:
         tensors = safetensors.torch.load_file(file)
         weights = checkpoint.of_step(tensors, step)
-        if weights:
+        lacks = not weights and bool(model.state_dict())  # a model that learns nothing has no weights
+        if not lacks:
             model.load_state_dict(weights)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{file}: cannot be read ({reason}); delete the run and train again") from error
-    if not weights:
+    if lacks:
         there = ", ".join(map(str, checkpoint.steps(tensors))) or "none"
         raise UserError(f"{file}: there is no snapshot of step {step}; it has {there}")
     return model.place(device).eval(), config
