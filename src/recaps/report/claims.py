@@ -13,9 +13,7 @@ from recaps.config.load import check, read_yaml
 from recaps.config.variant import Paper
 from recaps.errors import UserError, nearest
 
-Unit = Literal[
-    "percent", "fraction", "squared error", "squared distance", "ratio", "nats", "loss", "count", "hours", "minutes"
-]
+Unit = Literal["percent", "fraction", "squared error", "squared distance", "ratio", "nats", "loss", "count", "hours"]
 Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+$")]
 
 
