@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -356,3 +357,15 @@ def test_trained_runs_are_loaded(tmp_path: Path) -> None:
         recaps.load(tmp_path)
     with pytest.raises(UserError, match=r"model\.safetensors: there is no snapshot of step 3; it has 2\Z"):
         recaps.load(tmp_path / "run", step=3)
+    safetensors.torch.save_file({}, tmp_path / "run" / "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors: cannot be read .*Missing key"):
+        recaps.load(tmp_path / "run")
+
+
+def test_a_model_without_weights_is_loaded_at_any_step(tmp_path: Path) -> None:
+    data = prepare("mnist", "train", tmp_path, tmp_path, stand_in=True, options={"limit": 12})
+    settings = {"model": {"family": "pixels"}, "training": {"steps": 1, "batch_size": 8, "snapshots": [1]}}
+    identity = {"paper": "comparison", "variant": "pixels", "scale": "test"}
+    train(settings, identity=identity, seed=0, dataset=data, out=tmp_path / "run", checkpoints=tmp_path / "ckpt")
+    for step in (None, 1):
+        assert not recaps.load(tmp_path / "run", step=step, device="cpu").model.state_dict()

@@ -121,7 +121,8 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
     try:
         tensors = safetensors.torch.load_file(file)
         weights = checkpoint.of_step(tensors, step)
-        lacks = not weights and bool(model.state_dict())  # a model that learns nothing has no weights
+        # A model that learns nothing has no weights.
+        lacks = step is not None and not weights and bool(model.state_dict())
         if not lacks:
             model.load_state_dict(weights)
     except Exception as error:
