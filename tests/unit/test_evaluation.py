@@ -278,15 +278,25 @@ def test_heads_classify_what_can_be_classified(kind: str, tmp_path: Path) -> Non
     assert values["stand_in"] is False
 
 
-def test_the_svm_is_scikit_learns_with_the_papers_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gamma", [0.1, "scale"])
+@pytest.mark.parametrize("C", [0.1, 100])
+def test_the_svm_predicts_as_scikit_learns(gamma: float | str, C: float) -> None:
+    from sklearn.datasets import load_digits
     from sklearn.svm import SVC
 
-    latents = {"a/train": made_up(50), "a/test": made_up(50, seed=1)}
-    protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
-    ours = result(latents, {"kind": "svm", "C": 100, "gamma": 0.1}, protocol, tmp_path)
-    fit, test = latents.values()
-    svc = SVC(C=100, gamma=0.1).fit(fit["capsules"].reshape(50, -1), fit["labels"])
-    assert ours["accuracy"] == svc.score(test["capsules"].reshape(50, -1), test["labels"])
+    from recaps.evaluation.svm import CHUNK
+
+    images, labels = load_digits(return_X_y=True)
+    # Noise, so that classes overlap and pairs disagree.
+    images = (images / 16 + np.random.default_rng(0).normal(0, 0.3, images.shape)).astype(np.float32)
+    tested = images[900:]
+    assert len(tested) > CHUNK
+    svc = SVC(C=C, gamma=gamma).fit(images[:900], labels[:900])
+    ours = classifier(Head(kind="svm", C=C, gamma=gamma)).fit(images[:900], labels[:900])
+    assert 0.3 < svc.score(tested, labels[900:]) < 0.97
+    np.testing.assert_array_equal(ours.predict(tested), svc.predict(tested))
+    assert ours.support_vectors_.shape == svc.support_vectors_.shape
+    np.testing.assert_allclose(ours.intercepts_, -svc.intercept_, atol=1e-3)
 
 
 def test_argmax_needs_no_fit(tmp_path: Path) -> None:

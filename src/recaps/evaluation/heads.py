@@ -146,9 +146,9 @@ def features(latents: Mapping[str, npt.NDArray[Any]], head: Head) -> Features:
 def classifier(head: Head) -> Any:
     """Return the unfitted scikit-learn classifier of a head."""
     if head.kind == "svm":
-        from sklearn.svm import SVC
+        from recaps.evaluation.svm import PairwiseSVC
 
-        fitted = SVC(kernel="rbf", C=head.C, gamma=head.gamma, tol=1e-3, cache_size=1000)
+        fitted = PairwiseSVC(C=head.C, gamma=head.gamma)
     else:
         from sklearn.linear_model import LogisticRegression
 
