@@ -106,6 +106,28 @@ def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> 
     ]
 
 
+def test_figure_3_names_a_model_once_and_draws_it_alike_in_both_panels(tmp_path: Path) -> None:
+    only_at_28 = config()
+    del only_at_28.papers["sparse"].variants["supcaps"]
+    drawing, _ = figures.figure_3(make(tmp_path, only_at_28, seeds=(0,)))
+    legend = drawing.axes[0].get_legend()
+    titles = [each.get_text() for each in legend.get_texts()]
+    assert sorted(titles) == [
+        "SPARSECAPS",
+        "SPARSECAPS without boosting",
+        "SPARSECAPS, fine boosting",
+        "SUPCAPS",
+        "Unmasked SPARSECAPS",
+    ]
+    left, right = (
+        {line.get_color(): (line.get_linestyle(), line.get_marker()) for line in axis.get_lines()}
+        for axis in drawing.axes
+    )
+    assert len(left) == 4
+    assert len(right) == 3
+    assert all(left[colour] == right[colour] for colour in left.keys() & right.keys())
+
+
 def test_an_added_variant_has_its_rows_and_its_lines(tmp_path: Path) -> None:
     variants = config().papers["sparse"].variants
     added = {

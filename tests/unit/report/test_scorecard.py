@@ -384,4 +384,5 @@ def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path)
     published = scorecard.load(root / "results/published/desk/scorecard.csv")
     values = scorecard.values(published)
     assert values.keys() == set(published["id"][published["ours"] != ""])
-    assert values["sparse/table-1/sparsecaps-mnist"] == 97.98
+    printed = published.set_index("id")["ours"]["sparse/table-1/sparsecaps-mnist"]
+    assert values["sparse/table-1/sparsecaps-mnist"] == float(printed) > 90

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.sparse.metrics import along_training, relative_support, routes, sparse, supervised_accuracies
-from recaps.report.plots import mean_and_range, mosaic
+from recaps.report.plots import mean_and_range, mosaic, style
 from recaps.report.results import Results
 
 #: The protocol of a trained model that the protocols of snapshots repeat.
@@ -54,19 +55,20 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Routing support by rank, relative to the largest, averaged over images: a panel for each size of images."""
     drawing, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), sharey=True)
-    rows, colours = [], dict[str, str]()
+    rows, lines = [], dict[str, Any]()
     for axis, side, dataset in zip(axes, (40, 28), ("mnist-40/test", "mnist/test"), strict=True):
         for variant, settings in results.paper.variants.items():
             if not routes(settings) or dataset not in settings.latents:
                 continue
             curve = relative_support(results.latents(variant, dataset, "support")["support"]).mean(0)
             model = settings.title.removesuffix(" (28x28)")
-            axis.plot(range(len(curve)), curve, color=colours.setdefault(model, f"C{len(colours)}"), label=model)
+            place = list(lines).index(model) if model in lines else len(lines)
+            (lines[model],) = axis.plot(range(len(curve)), curve, **style(place))
             rows += [(variant, rank, float(value)) for rank, value in enumerate(curve)]
         axis.set(title=f"MNIST, {side}x{side} pixels", xlabel="rank of the latent capsule in its image", ylim=(0, 1.05))
         axis.set_xticks(range(0, 16, 2))
     axes[0].set_ylabel("routing support / largest")
-    axes[0].legend()
+    axes[0].legend(lines.values(), lines.keys())
     return drawing, pd.DataFrame(rows, columns=["variant", "rank", "relative_support"])
 
 
