@@ -299,6 +299,14 @@ def test_the_svm_predicts_as_scikit_learns(gamma: float | str, C: float) -> None
     np.testing.assert_allclose(ours.intercepts_, -svc.intercept_, atol=1e-3)
 
 
+def test_the_svm_accepts_features_that_do_not_vary_and_refuses_a_single_class() -> None:
+    svm = classifier(Head(kind="svm", gamma="scale"))
+    constant = np.zeros((6, 3), np.float32)
+    assert list(svm.fit(constant, np.array([0, 0, 0, 0, 7, 7])).predict(constant)) == [0] * 6
+    with pytest.raises(ValueError, match="all labels are 7"):
+        svm.fit(constant, np.full(6, 7))
+
+
 def test_argmax_needs_no_fit(tmp_path: Path) -> None:
     latents = {"a/test": made_up(40)}
     head, protocol = {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test"}}

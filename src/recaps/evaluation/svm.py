@@ -24,23 +24,25 @@ class PairwiseSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     With k classes of n images each, `fit` needs about 8 (k + 8) n^2 bytes.
 
     Args:
-        C, tol, cache_size: as in `SVC`.
-        gamma: a number, or `scale` for one over D times the variance of the features.
+        C: as in `SVC`.
+        gamma: a number, or `scale` for one over D times the variance of the features (1 if they do not vary).
     """
 
-    def __init__(
-        self, C: float = 1.0, gamma: float | Literal["scale"] = "scale", tol: float = 1e-3, cache_size: float = 1000
-    ) -> None:
+    def __init__(self, C: float = 1.0, gamma: float | Literal["scale"] = "scale") -> None:
         self.C = C
         self.gamma = gamma
-        self.tol = tol
-        self.cache_size = cache_size
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Fit one classifier to each pair of classes: features [N, D], labels [N]."""
+        """Fit one classifier to each pair of classes: features [N, D], labels [N].
+
+        Raises:
+            ValueError: the labels are of a single class.
+        """
         values, labels = np.asarray(X, np.float64), np.asarray(y)
-        self.gamma_ = 1 / (values.shape[1] * values.var()) if self.gamma == "scale" else self.gamma
+        self.gamma_ = 1 / (values.shape[1] * values.var() or 1) if self.gamma == "scale" else self.gamma
         self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise ValueError(f"an SVM needs at least two classes, but all labels are {self.classes_[0]}")
         self.pairs_ = np.array(list(combinations(range(len(self.classes_)), 2)))
         of_class = [np.flatnonzero(labels == label) for label in self.classes_]
         within = [rbf_kernel(values[rows], gamma=self.gamma_) for rows in of_class]
@@ -50,7 +52,7 @@ class PairwiseSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows = np.concatenate([of_class[first], of_class[second]])
             between = rbf_kernel(values[of_class[first]], values[of_class[second]], gamma=self.gamma_)
             kernel = np.block([[within[first], between], [between.T, within[second]]])
-            solver = SVC(kernel="precomputed", C=self.C, tol=self.tol, cache_size=self.cache_size)
+            solver = SVC(kernel="precomputed", C=self.C, cache_size=1000)
             solver.fit(kernel, labels[rows])
             coefficients[rows[solver.support_], number] = solver.dual_coef_[0]
             self.intercepts_[number] = solver.intercept_[0]
