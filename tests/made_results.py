@@ -59,7 +59,22 @@ def frame(
     for variant, settings in paper.variants.items():
         for seed in results.own_seeds[variant]:
             fill(results, variant, settings.model.model_dump(mode="json"), seed)
+            _add_settings(results, variant, seed)
     return results
+
+
+def _add_settings(results: Results, variant: str, seed: int) -> None:
+    """Add the settings of heads and protocols to a run's results of heads."""
+    run, paper = results.run(variant, seed), results.paper
+    for file in (each for each in (layout.scores(run), layout.heads(run)) if each.exists()):
+        known = io.read_json(file)
+        for head, protocols in known.items():
+            for protocol, result in protocols.items():
+                about = paper.protocols[protocol].model_dump(mode="json")
+                for part in filter(None, (about["fit"], about["test"])):
+                    part["set"] = results.resolve(part["set"])
+                result |= {"head": paper.heads[head].model_dump(mode="json"), "protocol": about}
+        io.write_json(file, known)
 
 
 def add_latents(run: Path, set_name: str, arrays: Mapping[str, Array]) -> None:

@@ -59,6 +59,10 @@ class Project(Section):
         if timing.networks is None:
             return variants
         wide = self.elsewhere[timing.networks][paper].variants
+        for variant in variants:
+            if variant not in wide:
+                where = f"{paper}/paper.yaml: timings.{name}.networks"
+                raise UserError(f"{where}: scale '{timing.networks}' has no variant '{variant}'; match other variants")
         return {name: each.model_copy(update={"model": wide[name].model}) for name, each in variants.items()}
 
     @property
@@ -218,11 +222,16 @@ def _with_own_classes(project: Project) -> Project:
         _, own = project.origin(project.dataset(variant.data.split("/")[0]))
         return variant.model_copy(update={"model": _fitted(variant.model, classes[own])}) if own else variant
 
-    papers = {
-        name: paper.model_copy(update={"variants": {key: fitted(each) for key, each in paper.variants.items()}})
-        for name, paper in project.papers.items()
-    }
-    return project.model_copy(update={"papers": papers}) if classes else project
+    def all_fitted(papers: Mapping[str, Paper]) -> dict[str, Paper]:
+        return {
+            name: paper.model_copy(update={"variants": {key: fitted(each) for key, each in paper.variants.items()}})
+            for name, paper in papers.items()
+        }
+
+    if not classes:
+        return project
+    elsewhere = {scale: all_fitted(papers) for scale, papers in project.elsewhere.items()}
+    return project.model_copy(update={"papers": all_fitted(project.papers), "elsewhere": elsewhere})
 
 
 def _fitted(model: ModelOptions, classes: int) -> ModelOptions:

@@ -16,8 +16,7 @@ from recaps.config.variant import Output, Paper
 from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report import charts
-from recaps.report.measured import Record
-from recaps.workflow import layout
+from recaps.report.measured import Record, head_results
 from recaps.workflow.layout import Layout
 
 #: Bytes: the page links a larger data file instead of embedding it.
@@ -122,7 +121,7 @@ def read_runs(project: Project, paper: str, variant: str, files: Layout, points:
         run = files.run(paper, variant, seed)
         if not (run / "record.json").exists():
             continue
-        heads = _evaluations(run)
+        heads = [result for *_, result in head_results(run)]
         folder = run.relative_to(files.folder).as_posix()
         found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv", points)))
     return found
@@ -132,12 +131,6 @@ def read_timings(files: Layout, name: str, paper: Paper) -> dict[str, Mapping[st
     """Return the finished timings of a paper, by name."""
     made = {timing: files.timing(name, timing) for timing in paper.timings}
     return {timing: read_json(file) for timing, file in made.items() if file.exists()}
-
-
-def _evaluations(run: Path) -> list[Mapping[str, Any]]:
-    """Return the results of all heads of a run."""
-    files = [file for file in (layout.scores(run), layout.heads(run)) if file.exists()]
-    return [result for file in files for results in read_json(file).values() for result in results.values()]
 
 
 def _history(file: Path, points: int) -> list[tuple[float, float]]:

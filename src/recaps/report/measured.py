@@ -13,6 +13,7 @@ import pandas as pd
 from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.report.statistics import Estimate, over_seeds, proportion_error, sd
+from recaps.workflow import layout
 from recaps.workflow.layout import Layout
 
 #: One row per variant, seed and metric. Optional columns: `se` (standard error of the value over the test images) and
@@ -76,6 +77,17 @@ def _read(file: Path) -> pd.DataFrame:
     return frame[frame["value"].map(math.isfinite)]
 
 
+def measured_seeds(file: Path) -> dict[str, list[int]]:
+    """The seeds of each variant that a `metrics.csv` contains; none if there is no such file.
+
+    These are the runs of a paper. Other runs in its folder were trained with other settings or for something else.
+    """
+    if not file.exists():
+        return {}
+    seeds = read_metrics([file]).groupby("variant", sort=False)["seed"]
+    return {str(variant): sorted({int(seed) for seed in each}) for variant, each in seeds}
+
+
 def collect(metrics: pd.DataFrame) -> dict[tuple[str, str, str], Measured]:
     """Return every metric, by (paper, variant, metric)."""
     groups = metrics.sort_values("seed", kind="stable").groupby(["paper", "variant", "metric"], sort=False)
@@ -114,6 +126,13 @@ def read_records(files: Iterable[Path]) -> list[dict[str, Any]]:
             raise UserError(f"{file}: not the record of a run; delete the run's folder and run again")
         records.append(record)
     return records
+
+
+def head_results(run: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Return the results of all heads of a run, each with its head and protocol; none of files that do not exist."""
+    files = [file for file in (layout.scores(run), layout.heads(run)) if file.exists()]
+    heads = [(head, results) for file in files for head, results in read_json(file).items()]
+    return [(head, protocol, result) for head, results in heads for protocol, result in results.items()]
 
 
 def batch_size(record: Record) -> int | None:

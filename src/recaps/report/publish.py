@@ -4,7 +4,8 @@
 and writes the report there as `index.html`, with links to the pictures and records beside it;
 `--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
 one at a time and on different machines. `--add` also keeps the published runs of the same paper that have other seeds
-or are of other variants, and draws its tables and figures from all. The published scorecard is recomputed from the
+or are of other variants, and draws its tables and figures from all. Figures that need what the record lacks (weights,
+latents, probes) stay as they were; the manifest names them. The published scorecard is recomputed from the
 published metrics and run records of all papers. If a run left out a data set, name the set with `--without`; the record
 then names it too.
 
@@ -28,12 +29,23 @@ from recaps.command import command
 from recaps.config.load import Project, load
 from recaps.config.variant import Paper
 from recaps.config.without import LeftOut
+from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER
 from recaps.report import html, scorecard
 from recaps.report.charts import thin
-from recaps.report.measured import METRICS, Record, dirty, finished_papers, read_metrics, read_records, stand_in
+from recaps.report.measured import (
+    METRICS,
+    Record,
+    dirty,
+    finished_papers,
+    head_results,
+    measured_seeds,
+    read_metrics,
+    read_records,
+    stand_in,
+)
 from recaps.report.merge import merge
 from recaps.workflow.layout import METRICS_FILES, Layout
 
@@ -77,22 +89,23 @@ def publish(
 
     Raises:
         UserError: a paper is unfinished, uses stand-in data or uncommitted changes, or is too large; or a run that
-            `add` keeps has other settings. `published` is then unchanged.
+            `add` keeps has other settings or was measured otherwise. `published` is then unchanged.
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
-    project = load({"scale": results.name, "papers": chosen, "without": without}, config)
+    used = {key: other for name in chosen for key, other in _datasets(results, results.name, name, config).items()}
+    project = load({"scale": results.name, "papers": chosen, "without": without, "datasets": used}, config)
     with tempfile.TemporaryDirectory() as merged, _replacing(published) as building:
         sources = {name: Path(merged, name, results.name) if add else results for name in chosen}
+        too_large, lost, older = _keep(published, building, chosen)
         for name, paper in project.papers.items():
             if add:
-                merge(results, published, name, project, sources[name])
+                older[name] = merge(results, published, name, project, sources[name])
             _check(sources[name], name, paper, project.left_out.get(name), allow_dirty)
-        too_large, lost = _keep(published, building, chosen)
         for name, paper in project.papers.items():
             files = _files(sources[name], name, paper)
             too_large += [path.as_posix() for path in files if not _copy(sources[name], building, path)]
-        manifest = _complete(building, results.name, config, too_large, lost | project.left_out)
+        manifest = _complete(building, results.name, config, too_large, lost | project.left_out, older)
         _check_size(building)
     return manifest
 
@@ -105,8 +118,8 @@ def rescore(published: Path, config: Path) -> dict[str, Any]:
     if not finished_papers(published):
         raise UserError(f"{published}: no published paper")
     with _replacing(published) as building:
-        too_large, lost = _keep(published, building, ())
-        return _complete(building, published.name, config, too_large, lost)
+        too_large, lost, older = _keep(published, building, ())
+        return _complete(building, published.name, config, too_large, lost, older)
 
 
 @contextmanager
@@ -143,27 +156,22 @@ def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, all
     files = Layout(results)
     folder = files.paper(name)
     for variant in paper.variants:
-        if not _runs(results, name, [variant]):
+        if not _runs(files, name, [variant]):
             how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
     for file in _drawn(files, name, paper):
         if file.suffix == ".csv" and not file.exists():
             raise UserError(f"{file}: not made yet; {_finish(results)}")
-    runs = _runs(results, name, paper.variants)
-    for run in runs:
-        if not (run / "record.json").exists():
-            raise UserError(f"{run}: an unfinished run; {_finish(results)}")
-    records = read_records(run / "record.json" for run in runs)
-    metrics = read_metrics(files.metrics(name)[:1])
-    known = {(run["variant"], int(run["seed"])) for run in records}
-    for variant, seed in metrics[["variant", "seed"]].drop_duplicates().itertuples(index=False):
+    for variant in measured_seeds(files.metrics(name)[0]):
         if left_out and variant in left_out.variants:
             what = ", ".join(left_out.variants[variant]) or "it"
             raise UserError(f"{folder}: contains metrics of {variant}; publish it with {what}, or run again without")
-        if (variant, seed) not in known:
-            raise UserError(
-                f"{results}: metrics of {name}/{variant}, seed {seed}, have no run record; {_finish(results)}"
-            )
+    runs = _runs(files, name, paper.variants)
+    for run in runs:
+        if not (run / "record.json").exists():
+            raise UserError(f"{run}: in the metrics of {name}, but not a finished run; {_finish(results)}")
+    records = read_records(run / "record.json" for run in runs)
+    metrics = read_metrics(files.metrics(name)[:1])
     if stand_in(records) or metrics["stand_in"].any():
         raise UserError(f"{folder}: made from stand-in data, which is never published; run a scale with official data")
     own = sorted({run["dataset"]["own"] for run in records if run.get("dataset", {}).get("own")})
@@ -174,9 +182,10 @@ def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, all
         raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")
 
 
-def _runs(results: Path, name: str, variants: Iterable[str]) -> list[Path]:
-    """The folders of the runs of some variants."""
-    return [run for variant in variants for run in sorted(results.glob(str(FILES.run(name, variant, "*"))))]
+def _runs(files: Layout, name: str, variants: Iterable[str]) -> list[Path]:
+    """The folders of the runs of some variants that the paper's metrics contain."""
+    seeds = measured_seeds(files.metrics(name)[0])
+    return [files.run(name, variant, seed) for variant in variants for seed in seeds.get(variant, ())]
 
 
 def _drawn(files: Layout, name: str, paper: Paper) -> list[Path]:
@@ -185,16 +194,24 @@ def _drawn(files: Layout, name: str, paper: Paper) -> list[Path]:
     return [*tables, *(file for figure in paper.figures for file in files.figure(name, figure))]
 
 
-def _keep(published: Path, building: Path, chosen: Sequence[str]) -> tuple[list[str], dict[str, LeftOut]]:
-    """Copy the record of all papers except the chosen; return its large files left out, and its left-out data sets."""
+def _keep(
+    published: Path, building: Path, chosen: Sequence[str]
+) -> tuple[list[str], dict[str, LeftOut], dict[str, list[str]]]:
+    """Copy the record of all papers except the chosen.
+
+    Returns:
+        Its large files left out, its left-out data sets and variants, and its older figures.
+    """
     kept = [name for name in finished_papers(published) if name not in chosen]
     for name in kept:
         for folder in (FILES.paper(name), FILES.runs(name)):
             shutil.copytree(published / folder, building / folder)
     before = read_json(published / MANIFEST) if kept else {"left_out": []}
-    lost = {name: about["without"] for name, about in before.get("papers", {}).items() if "without" in about}
+    about = {name: each for name, each in before.get("papers", {}).items() if name in kept}
+    lost = {name: LeftOut.model_validate(each["without"]) for name, each in about.items() if "without" in each}
+    older = {name: each["older_figures"] for name, each in about.items() if "older_figures" in each}
     too_large = [path for path in before["left_out"] if path.split("/")[1] in kept]
-    return too_large, {name: LeftOut.model_validate(lost[name]) for name in kept if name in lost}
+    return too_large, lost, older
 
 
 def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
@@ -203,8 +220,7 @@ def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
     files = layout.metrics(name)[:1]
     files += [file for file in _drawn(layout, name, paper) if file.suffix in OF_OUTPUT]
     files += [layout.timing(name, timing) for timing in paper.timings]
-    runs = _runs(results, name, paper.variants)
-    files += [run / name for run in runs for name in OF_RUN]
+    files += [run / file for run in _runs(layout, name, paper.variants) for file in OF_RUN]
     return (file.relative_to(results) for file in files if file.exists())
 
 
@@ -232,7 +248,12 @@ def _kept_rows(lines: Sequence[str]) -> list[int]:
 
 
 def _complete(
-    building: Path, scale: str, config: Path, too_large: list[str], left_out: Mapping[str, LeftOut]
+    building: Path,
+    scale: str,
+    config: Path,
+    too_large: list[str],
+    left_out: Mapping[str, LeftOut],
+    older: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """Write the scorecard of all papers, the page and the manifest; return the manifest."""
     papers = finished_papers(building)
@@ -247,14 +268,14 @@ def _complete(
         left_out=left_out,
     )
     html.build(
-        _project(building, scale, config, papers, left_out),
+        _project(building, scale, config, {name: _names(left_out.get(name)) for name in papers}),
         building,
         building / PAGE,
         linked=True,
     )
     manifest = {
         "scale": scale,
-        "papers": {name: _about(files, name, left_out.get(name)) for name in papers},
+        "papers": {name: _about(files, name, left_out.get(name), older.get(name, ())) for name in papers},
         "left_out": sorted(too_large),
         "files": {
             path.relative_to(building).as_posix(): digest_of(path)
@@ -266,28 +287,43 @@ def _complete(
     return manifest
 
 
-def _project(
-    building: Path, scale: str, config: Path, papers: Sequence[str], left_out: Mapping[str, LeftOut]
-) -> Project:
-    """Return the configuration of the published papers, each with the data sets that its runs used or left out."""
+def _project(folder: Path, scale: str, config: Path, without: Mapping[str, Sequence[str]]) -> Project:
+    """Return the configuration of the runs in a folder: their data sets and seeds.
+
+    Args:
+        without: the papers, each with the data sets and variants that it leaves out.
+    """
     projects = []
-    for name in papers:
-        plain = load({"scale": scale, "papers": [name]}, config)
-        used = dict[str, str]()
-        for run in read_records(_records(building, name)):
-            if (variant := plain.papers[name].variants.get(run["variant"])) is not None:
-                planned, other = plain.resolve(variant.data).split("/")[0], run["dataset"]["name"]
-                used |= {planned: other} if planned != other else {}
-        without = [*left_out[name].sets, *left_out[name].named] if name in left_out else []
-        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": without}, config))
+    for name, lost in without.items():
+        used = _datasets(folder, scale, name, config)
+        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": lost}, config))
+    trained = [measured_seeds(Layout(folder).metrics(name)[0]).values() for name in without]
+    seeds = {seed for paper in trained for each in paper for seed in each}
     merged = {
         "papers": {name: paper for each in projects for name, paper in each.papers.items()},
         "left_out": {name: lost for each in projects for name, lost in each.left_out.items()},
         "config": projects[0].config.model_copy(
-            update={"datasets": {name: other for each in projects for name, other in each.config.datasets.items()}}
+            update={
+                "datasets": {name: other for each in projects for name, other in each.config.datasets.items()},
+                "seeds": tuple(sorted(seeds)) or None,
+            }
         ),
     }
     return projects[0].model_copy(update=merged)
+
+
+def _datasets(folder: Path, scale: str, name: str, config: Path) -> dict[str, str]:
+    """The data sets that the runs of a paper were trained and tested on in place of those that the scale plans."""
+    plain = load({"scale": scale, "papers": [name]}, config)
+    paper, pairs = plain.papers[name], list[tuple[str, str]]()
+    for run in _runs(Layout(folder), name, paper.variants):
+        if (record := run / "record.json").exists():
+            pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
+        for head, protocol, result in head_results(run):
+            if head in paper.heads and protocol in paper.protocols:
+                pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
+    named = ((plain.dataset(planned.split("/")[0]), used.split("/")[0]) for planned, used in pairs)
+    return {planned: used for planned, used in named if planned != used and used in catalogue.names()}
 
 
 def _records(folder: Path, paper: str) -> list[Path]:
@@ -295,13 +331,19 @@ def _records(folder: Path, paper: str) -> list[Path]:
     return sorted(folder.glob(str(FILES.run(paper, "*", "*") / "record.json")))
 
 
-def _about(files: Layout, name: str, left_out: LeftOut | None) -> dict[str, Any]:
-    """A paper's entry in the manifest."""
+def _names(left_out: LeftOut | None) -> list[str]:
+    """The data sets and variants that were left out."""
+    return [*left_out.sets, *left_out.named] if left_out else []
+
+
+def _about(files: Layout, name: str, left_out: LeftOut | None, older: Sequence[str]) -> dict[str, Any]:
+    """A paper's entry in the manifest. `older`: figures that were kept from the record before."""
     made: list[Record] = [*read_records(_records(files.folder, name))]
     made += [read_json(file) for file in sorted(files.folder.glob(str(FILES.timing(name, "*"))))]
     commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
     without = {"without": left_out.model_dump(mode="json")} if left_out else {}
-    return {"commits": commits, "dirty": dirty(made), **without}
+    kept = {"older_figures": list(older)} if older else {}
+    return {"commits": commits, "dirty": dirty(made), **without, **kept}
 
 
 def _check_size(folder: Path) -> None:
@@ -365,6 +407,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
     papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())
     print(f"{target}: {papers}; {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
+    for name, about in manifest["papers"].items():
+        if older := about.get("older_figures"):
+            print(f"{name}: not drawn again, because the record lacks what they need: {', '.join(older)}")
     return 0
 
 

@@ -153,9 +153,13 @@ def _how(
     parts += dict.fromkeys(_tested_on(item) for item in present.values() if item.n or item.measured_on)
     seeds = sorted({seed for item in present.values() for seed in item.seeds})
     fewest = min(len(item.seeds) for item in present.values())
-    parts.append(f"{fewest} seed{'s' if fewest > 1 else ''} ({', '.join(map(str, seeds))})")
-    if fewest == 1:
-        parts.append(_one_seed(claim, estimate))
+    own = {measure.variant: ", ".join(map(str, item.seeds)) for measure, item in present.items()}
+    if len(set(own.values())) == 1:
+        parts.append(f"{fewest} seed{'s' if fewest > 1 else ''} ({', '.join(map(str, seeds))})")
+    else:
+        parts.append("seeds " + ", ".join(f"{listed} of {variant}" for variant, listed in own.items()))
+    if estimate.basis != "seeds":
+        parts.append(_no_interval(claim, estimate, fewest))
     models = [(claim.paper, measure.variant, seed) for measure in present for seed in seeds]
     known = {(run["paper"], run["variant"], int(run["seed"])): run for run in runs}
     used = [known[model] for model in models if model in known]
@@ -166,12 +170,15 @@ def _how(
     return "; ".join(parts)
 
 
-def _one_seed(claim: Claim, estimate: Estimate) -> str:
+def _no_interval(claim: Claim, estimate: Estimate, fewest: int) -> str:
+    why = "equal values give no interval" if fewest > 1 else "one seed gives no interval"
     if isinstance(claim, Number):
-        return "one seed gives no interval"
+        return why
     if estimate.basis == "none":
-        return "one seed gives no interval; the uncertainty is unknown"
-    return "one seed gives no interval; the p-value counts the finite sample only"
+        return f"{why}; the uncertainty is unknown"
+    if estimate.freedom < math.inf:
+        return f"{why}; the p-value counts the finite sample or, if it is larger, the other model's spread over seeds"
+    return f"{why}; the p-value counts the finite sample only"
 
 
 def _tested_on(item: Measured) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scipy import stats
@@ -27,12 +27,14 @@ class Estimate:
         error: its standard error; None if unknown.
         freedom: degrees of freedom of the error (infinite: a normal distribution).
         basis: the source of the error.
+        spread: the standard deviation of one run over seeds; None if unknown.
     """
 
     value: float
     error: float | None
     freedom: float
     basis: Basis
+    spread: float | None = None
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
         """Two-sided interval, or None without a standard error."""
@@ -56,12 +58,16 @@ class Estimate:
 
 
 def over_seeds(values: Sequence[float], test_error: float | None = None) -> Estimate:
-    """The mean over seeds. A single seed has no spread; its error is `test_error`, that of the finite test set."""
+    """The mean over seeds.
+
+    A single seed has no spread, and equal values do not show that there is none. Their error is `test_error`, that of
+    the finite test set.
+    """
     if not values:
         raise ValueError("no values")
     mean = math.fsum(values) / len(values)
-    if len(values) > 1:
-        return Estimate(mean, sd(values) / math.sqrt(len(values)), len(values) - 1, "seeds")
+    if len(values) > 1 and (spread := sd(values)) > 0:
+        return Estimate(mean, spread / math.sqrt(len(values)), len(values) - 1, "seeds", spread)
     return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images")
 
 
@@ -75,15 +81,26 @@ def published(mean: float, sd: float | None, seeds: int | None) -> Estimate:
 def difference(a: Estimate, b: Estimate) -> Estimate:
     """`a - b` of independent estimates, with Welch's variance and degrees of freedom.
 
-    If `b` is exact, this is the one-sample t-test of `a`. The basis is the weaker of the two.
+    If `b` is exact, this is the one-sample t-test of `a`. A single run beside several counts with their spread, if that
+    is larger than the error of its test set. The basis is the weaker of the two.
     """
     value = a.value - b.value
+    a, b = _beside(a, b), _beside(b, a)
     if a.error is None or b.error is None:
         return Estimate(value, None, math.inf, "none")
     variance = a.error**2 + b.error**2
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom
     basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"
     return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
+
+
+def _beside(single: Estimate, several: Estimate) -> Estimate:
+    """A single run with the spread of `several` others as its error; any other estimate as it is."""
+    if single.basis != "test images" or single.error is None or several.spread is None:
+        return single
+    if several.spread <= single.error:
+        return single
+    return replace(single, error=several.spread, freedom=several.freedom)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -369,6 +369,69 @@ def test_runs_of_other_settings_are_not_added(tmp_path: Path) -> None:
     assert not (published / "runs/comparison/em/seed-0").exists()
 
 
+def test_another_seed_from_the_same_folder_is_added(tmp_path: Path) -> None:
+    """Runs of other seeds in the folder, which its metrics do not contain, do not replace published ones."""
+    published, whole = tmp_path / "published" / "desk", finished(tmp_path / "whole", (0, 1))
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    later = finished(tmp_path / "later", (1,))
+    for run in whole.files.folder.glob("runs/comparison/*/seed-0"):
+        shutil.copytree(run, later.files.folder / run.relative_to(whole.files.folder), dirs_exist_ok=True)
+    publish(later.files.folder, published, CONFIG, add=True)
+    record = published / "papers/comparison"
+    for name in ("same-images", "heads", "differences", "cost"):
+        assert (record / f"{name}.csv").read_text() == (whole.folder / f"{name}.csv").read_text()
+    page = (published / "index.html").read_text()
+    assert "em/seed-0" in page
+    assert "em/seed-1" in page
+
+
+def test_costs_are_those_of_the_timing_that_is_kept(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    before = (published / "papers/comparison/cost.csv").read_text()
+    later = finished(tmp_path / "later", (1,))
+    file = later.files.timing("comparison", "cost")
+    timing = io.read_json(file)
+    steps = {name: [9 * each for each in seconds] for name, seconds in timing["seconds_per_step"].items()}
+    io.write_json(file, timing | {"seconds_per_step": steps})
+    publish(later.files.folder, published, CONFIG, add=True)
+    assert (published / "papers/comparison/cost.csv").read_text() == before
+    metrics = pd.read_csv(published / "papers/comparison/metrics.csv")
+    assert set(metrics[metrics["metric"] == "seconds-equal-images"]["seed"]) == {0}
+
+
+def test_a_timing_must_have_all_variants(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    later = finished(tmp_path / "later", (1,))
+    for file in (published / "papers/comparison/timings/cost.json", later.files.timing("comparison", "cost")):
+        timing = io.read_json(file)
+        del timing["seconds_per_step"]["em"]
+        io.write_json(file, timing)
+    with pytest.raises(UserError, match=r"neither this timing nor the published one has all of .*em"):
+        publish(later.files.folder, published, CONFIG, add=True)
+
+
+def test_a_published_variant_is_not_left_out(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    later = finished(tmp_path / "later", (1,), variants=("convnet",))
+    with pytest.raises(UserError, match="comparison/em is published; to keep it, remove it from --without"):
+        publish(later.files.folder, published, CONFIG, add=True, without=["comparison/em"])
+
+
+def test_runs_that_were_measured_otherwise_are_not_added(tmp_path: Path) -> None:
+    published = tmp_path / "published" / "desk"
+    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+    file = published / "runs/comparison/em/seed-0/heads.json"
+    heads = io.read_json(file)
+    heads["linear"]["affnist"]["protocol"]["test"]["set"] = "affnist/test"
+    io.write_json(file, heads)
+    later = finished(tmp_path / "later", (1,))
+    with pytest.raises(UserError, match="head linear, protocol affnist: measured with other settings or data"):
+        publish(later.files.folder, published, CONFIG, add=True)
+
+
 def test_nothing_to_add_to(tmp_path: Path) -> None:
     results = finished(tmp_path / "first", (0,))
     published = tmp_path / "published" / "desk"

@@ -26,7 +26,6 @@ from recaps.papers.experts.contrastive_divergence import (
     decoder_update,
     encoder_update,
     energy,
-    firing_probability,
     log_marginal,
     mixed,
     mixed_back,
@@ -101,6 +100,12 @@ def network(images: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     weight, capsules = random(5, 3, 4, 4), squash(random(images, 5, 3, seed=1)).detach()
     coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, weight))
     return capsules, coupling, weight
+
+
+def firing_probability(sums: Tensor) -> Tensor:
+    """|z_j|^2 / (1 + |z_j|^2), the length of squash(z_j) (equations 5 and 12): [B, J, D] to [B, J]."""
+    squared = sums.square().sum(2)
+    return squared / (1 + squared)
 
 
 def states(outputs: int) -> Tensor:

@@ -118,7 +118,8 @@ class Tree:
     def metrics(self, *, stand_in: bool = False, shift: float = 0.0) -> pd.DataFrame:
         rows = []
         variants = self.project.papers[self.paper].variants
-        for (variant, metric, unit), value in VALUES[self.paper].items():
+        every = {(variant, "loss-last-fifth", "percent"): 2.5 for variant in variants}
+        for (variant, metric, unit), value in (VALUES[self.paper] | every).items():
             for seed in self.seeds if variant in variants else ():
                 row: dict[str, Any] = {"paper": self.paper, "variant": variant, "seed": seed, "metric": metric}
                 row |= {"value": value * (1 + 0.004 * math.sin(seed + value)) + shift, "n": 10000, "unit": unit}
@@ -144,7 +145,8 @@ class Tree:
     def _run(self, variant: str, seed: int, stand_in: bool, dirty: bool) -> None:
         folder = self.run(variant, seed)
         folder.mkdir(parents=True)
-        config = self.project.papers[self.paper].variants[variant].model_dump(mode="json")
+        paper = self.project.papers[self.paper]
+        config = paper.variants[variant].model_dump(mode="json")
         (folder / "model.safetensors").write_bytes(b"weights")
         (folder / "config.json").write_text(json.dumps({"paper": self.paper, "variant": variant, **config}))
         steps = range(50, config["training"]["steps"] + 1, 50)
@@ -154,9 +156,11 @@ class Tree:
         results: dict[str, dict[str, Any]] = {}
         for head, protocols in config["heads"].items():
             for protocol in protocols:
-                result = {"head": head, "protocol": protocol, "title": protocol, "accuracy": 0.9, "n": 10000}
-                result |= {"n_fit": 20000, "seconds": 31.5, "settings": {}, "stand_in": stand_in}
-                result["sets"] = {"fit": "mnist-40/train", "test": "affnist-generated/test"}
+                result = {"title": protocol, "accuracy": 0.9, "n": 10000, "n_fit": 20000, "seconds": 31.5}
+                result |= {"head": paper.heads[head].model_dump(mode="json"), "stand_in": stand_in}
+                result["protocol"] = paper.protocols[protocol].model_dump(mode="json")
+                for part in filter(None, (result["protocol"]["fit"], result["protocol"]["test"])):
+                    part["set"] = self.project.resolve(part["set"])
                 results.setdefault(head, {})[protocol] = result
         (folder / "heads.json").write_text(json.dumps(results))
 

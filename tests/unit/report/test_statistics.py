@@ -73,17 +73,24 @@ def test_one_seed_against_another_counts_the_test_set() -> None:
 
 
 def test_one_seed_against_several_counts_both() -> None:
-    gap = difference(over_seeds(A), over_seeds((88.0,), 0.3))
+    gap = difference(over_seeds(A), over_seeds((88.0,), 1.5))
     assert gap.basis == "test images"
-    assert gap.error == pytest.approx(math.hypot(np.std(A, ddof=1) / math.sqrt(5), 0.3))
+    assert gap.error == pytest.approx(math.hypot(np.std(A, ddof=1) / math.sqrt(5), 1.5))
 
 
-def test_equal_seeds_are_exact() -> None:
-    exact = over_seeds((3.0, 3.0, 3.0))
-    assert exact.interval() == (3.0, 3.0)
-    assert exact.p_value(3.0) == 1.0
-    assert exact.p_value(2.5) == 0.0
-    assert difference(exact, over_seeds((3.0, 3.0))).p_value() == 1.0
+def test_equal_seeds_are_as_uncertain_as_one() -> None:
+    assert over_seeds((3.0, 3.0, 3.0)) == over_seeds((3.0,))
+    assert over_seeds((90.0, 90.0), 0.3) == over_seeds((90.0,), 0.3)
+
+
+def test_one_seed_counts_with_the_spread_of_the_others_if_that_is_larger() -> None:
+    """As if the single run were one of a sample with the same standard deviation."""
+    spread = np.std(A, ddof=1)
+    several, one = over_seeds(A), over_seeds((88.0,), 0.3)
+    for gap in (difference(one, several), difference(several, one)):
+        assert gap.basis == "test images"
+        assert gap.error == pytest.approx(spread * math.sqrt(1 + 1 / 5))
+        assert 4 <= gap.freedom < 8
 
 
 def test_standard_deviation() -> None:

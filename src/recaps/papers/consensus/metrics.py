@@ -33,7 +33,7 @@ def metrics(results: Results) -> pd.DataFrame:
         rows += _error_metrics(part, seed)
         rows += _viewpoint_metrics(part, seed)
         rows += _share_metrics(part, seed)
-    return metric_rows(rows + _weight_metrics(results) + _time_metrics(results))
+    return pd.concat([metric_rows(rows + _weight_metrics(results)), combined(results)], ignore_index=True)
 
 
 def by_dataset(results: Results, ending: str = "") -> dict[str, dict[str, Variant]]:
@@ -160,26 +160,23 @@ def _weight_metrics(results: Results) -> list[MetricRow]:
     return rows
 
 
-def _time_metrics(results: Results) -> list[MetricRow]:
+def combined(results: Results) -> pd.DataFrame:
     """Times of a step relative to EM, and of the paper's training on MNIST in hours.
 
-    They are listed with the first seed, because a timing trains nothing.
+    They are listed with each variant's first seed, because a timing trains nothing. `publish --add` computes them again
+    from the published timing.
     """
     if "steps" not in results.paper.timings:
-        return []
+        return metric_rows([])
     timing = results.timing("steps")
     seconds = {name: np.array(each) for name, each in timing["seconds_per_step"].items()}
     batch = timing["batch_size"]
-    hours = [
-        mean_row(
-            name, results.seeds[0], "hours", seconds[name] / batch[name] * IMAGES / 3600, "hours", timing["device"]
-        )
-        for name in results.paper.variants
-        if name in seconds and dataset_of(name) == "mnist"
-    ]
-    pairs = ((name, f"{dataset_of(name)}-em") for name in results.paper.variants if name in seconds)
-    return hours + [
-        mean_row(name, results.seeds[0], "time-ratio", seconds[name] / seconds[em], "ratio", timing["device"])
-        for name, em in pairs
-        if name != em and em in seconds
-    ]
+    rows = []
+    for name in (each for each in results.paper.variants if each in seconds):
+        own, em = (name, results.own_seeds[name][0]), f"{dataset_of(name)}-em"
+        if dataset_of(name) == "mnist":
+            hours = seconds[name] / batch[name] * IMAGES / 3600
+            rows.append(mean_row(*own, "hours", hours, "hours", timing["device"]))
+        if name != em and em in seconds:
+            rows.append(mean_row(*own, "time-ratio", seconds[name] / seconds[em], "ratio", timing["device"]))
+    return metric_rows(rows)

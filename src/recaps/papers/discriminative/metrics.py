@@ -74,19 +74,30 @@ def metrics(results: Results) -> pd.DataFrame:
         rows += _convergence_metrics(part, seed)
         rows += _coefficient_metrics(part, seed)
         rows += _decoded_metrics(part, seed)
-    return metric_rows(rows + _time_metrics(results))
+    return pd.concat([metric_rows(rows), combined(results)], ignore_index=True)
+
+
+def combined(results: Results) -> pd.DataFrame:
+    """Average errors over data sets, and times. `publish --add` computes them again from all runs."""
+    return metric_rows([row for seed, part in results.by_seed() for row in _averages(part, seed)] + _ratios(results))
 
 
 # Errors
 
 
 def _error_metrics(results: Results, seed: int) -> list[MetricRow]:
-    """Test errors of a seed, and averages of algorithms tested on all of `AVERAGED`."""
-    variants, rows = by_dataset(results.paper), []
-    for by_algorithm in variants.values():
+    """Test errors of a seed."""
+    rows: list[MetricRow] = []
+    for by_algorithm in by_dataset(results.paper).values():
         for variant in by_algorithm.values():
             error, n, on = _errors(results, variant)[0], _tested(results, variant), _test_set(results, variant)
             rows.append((variant, seed, "error", float(error), math.nan, n, "percent", on))
+    return rows
+
+
+def _averages(results: Results, seed: int) -> list[MetricRow]:
+    """Average test errors of a seed, of the algorithms that are tested on all of `AVERAGED`."""
+    variants, rows = by_dataset(results.paper), []
     for algorithm in titles(results.paper):
         averaged = [variants.get(dataset, {}).get(algorithm, "") for dataset in AVERAGED]
         if all(averaged):
@@ -204,8 +215,8 @@ def _reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
 # Time
 
 
-def _time_metrics(results: Results) -> list[MetricRow]:
-    """Ratio of step times to DR, recorded under the first seed, because a timing trains nothing."""
+def _ratios(results: Results) -> list[MetricRow]:
+    """Ratio of step times to DR, recorded under each variant's first seed, because a timing trains nothing."""
     timing = results.timing("steps")
     seconds = timing["seconds_per_step"]
     rows = []
@@ -213,5 +224,6 @@ def _time_metrics(results: Results) -> list[MetricRow]:
         for algorithm, variant in by_algorithm.items():
             if algorithm != "dr" and variant in seconds and by_algorithm.get("dr") in seconds:
                 ratios = np.array(seconds[variant]) / np.array(seconds[by_algorithm["dr"]])
-                rows.append(mean_row(variant, results.seeds[0], "time-ratio", ratios, "ratio", timing["device"]))
+                first = results.own_seeds[variant][0]
+                rows.append(mean_row(variant, first, "time-ratio", ratios, "ratio", timing["device"]))
     return rows

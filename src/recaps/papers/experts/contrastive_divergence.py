@@ -31,12 +31,6 @@ def log_marginal(sums: Tensor) -> Tensor:
     return sums.square().sum(2).log1p().sum(1)
 
 
-def firing_probability(sums: Tensor) -> Tensor:
-    """Return |z_j|^2 / (1 + |z_j|^2), the length of squash(z_j) (eqs. 5 and 12): [B, J, D] to [B, J]."""
-    squared = sums.square().sum(2)
-    return squared / (1 + squared)
-
-
 class EncoderUpdate(NamedTuple):
     """The update of W and its intermediate results (algorithm 1)."""
 

@@ -122,8 +122,9 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
         order = np.argsort(means.argmax(0), kind="stable")
         image = axis.imshow(means[:, order], cmap="Blues", vmin=0, aspect="auto")
         axis.set_xticks(range(len(order)), [str(each) for each in order])
-        names = [FASHION[each] if dataset(variant) == "fashion" else str(each) for each in classes]
-        axis.set_yticks(range(len(classes)), names)
+        known = FASHION if dataset(variant) == "fashion" else range(len(classes))
+        names = results.split(results.paper.variants[variant].test).record.get("class_names", known)
+        axis.set_yticks(range(len(classes)), [str(names[each]) for each in classes])
         axis.set(xlabel="capsule", ylabel="class")
         axis.grid(False)
         axis.set_title(label(results.paper, variant))

@@ -19,6 +19,9 @@ USED = 0.02
 #: Accuracy of the quoted ConvNet on expanded MNIST, in percent; the quoted SUPCAPS has 99.23.
 QUOTED = 99.22
 
+#: The networks with labels.
+CONVNET, SUPCAPS = "convnet", "supcaps"
+
 
 def metrics(results: Results) -> pd.DataFrame:
     """Accuracies of heads, reconstruction errors, and the numbers behind figures 2 to 4 and section 2.2."""
@@ -29,8 +32,12 @@ def metrics(results: Results) -> pd.DataFrame:
             rows.append((variant, seed, "loss-last-fifth", change, math.nan, 0, "percent", ""))
             if routes(settings):
                 rows += _capsule_metrics(results, variant, settings, seed)
-        rows += _at_equal_accuracy(part, seed)
-    return pd.concat([head_metrics(results), metric_rows(rows)], ignore_index=True)
+    return pd.concat([head_metrics(results), metric_rows(rows), combined(results)], ignore_index=True)
+
+
+def combined(results: Results) -> pd.DataFrame:
+    """Networks with labels at equal accuracy. `publish --add` computes them again from all runs."""
+    return metric_rows([row for seed, part in results.by_seed() for row in _at_equal_accuracy(part, seed)])
 
 
 def routes(settings: Variant) -> bool:
@@ -61,10 +68,13 @@ def along_training(results: Results, variant: str, head: str, trained: str) -> d
 
 
 def supervised_accuracies(results: Results) -> Iterator[tuple[str, int, float, float]]:
-    """Variant, training step, and accuracy in percent on expanded MNIST and on affNIST, of networks with labels."""
+    """Variant, training step, and accuracy in percent on expanded MNIST and on affNIST, of networks with labels.
+
+    All steps of a variant are tested on the same images.
+    """
     for variant in results.paper.variants:
         on_mnist, on_affnist = (
-            along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist")
+            along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist-trained")
         )
         for step in sorted(on_mnist.keys() & on_affnist.keys()):
             mnist, affnist = (results.accuracy(variant, "argmax", each[step]) for each in (on_mnist, on_affnist))
@@ -72,23 +82,36 @@ def supervised_accuracies(results: Results) -> Iterator[tuple[str, int, float, f
 
 
 def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
-    """Interpolate the accuracy on affNIST where that on expanded MNIST first reaches `level` in training."""
+    """Interpolate the accuracy on affNIST where that on expanded MNIST first reaches `level` in training.
+
+    Args:
+        mnist: accuracy on expanded MNIST along training, [steps].
+        affnist: accuracy on affNIST, [steps].
+
+    Returns:
+        nan if the first value is already above the level, or none reaches it.
+    """
+    if mnist[0] > level or mnist.max() < level:
+        return math.nan
     after = int(np.argmax(mnist >= level))
     before = max(after - 1, 0)
     return float(np.interp(level, mnist[before : after + 1], affnist[before : after + 1]))
 
 
 def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
-    """The networks with labels, compared when both have the same accuracy: `QUOTED`, or the highest that all reach."""
+    """The networks with labels, compared when both have the same accuracy: `QUOTED`, or the highest that all reach.
+
+    There are no rows for a seed that one of them was not trained with.
+    """
     points = pd.DataFrame(supervised_accuracies(part), columns=["variant", "step", "mnist", "affnist"])
-    if points.empty:
+    if set(points["variant"]) != {CONVNET, SUPCAPS}:
         return []
     level = min(QUOTED, float(points.groupby("variant")["mnist"].max().min()))
     rows: list[MetricRow] = []
     for variant, each in points.groupby("variant", sort=False):
         affnist = at_accuracy(level, each["mnist"].to_numpy(), each["affnist"].to_numpy())
         for metric, value, protocol in (
-            ("affnist-at-equal-accuracy", affnist, "affnist"),
+            ("affnist-at-equal-accuracy", affnist, "affnist-trained"),
             ("equal-accuracy", level, "mnist-shifted"),
         ):
             n = int(part.head(str(variant), "argmax", protocol)[0]["n"])
