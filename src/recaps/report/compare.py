@@ -145,7 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     yours, published = options.results / options.scale, options.results / "published" / options.scale
     table = compare(yours, published)
-    print("Mean ± standard deviation (number of seeds). With one seed, only the uncertainty of the test set counts.")
+    print(
+        "Mean ± standard deviation (number of seeds). A single run counts with the uncertainty of its "
+        "test set, or with the other side's spread over seeds if that is larger."
+    )
     print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
     print(summary(table))
     for line in [*missing(yours, published), *other_settings(yours, published)]:

@@ -224,8 +224,8 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
     if single:
         who = "One seed per variant" if single == len(seeds) else f"{single} variants have one seed"
         found.append(
-            f"{who}: there are no intervals, and the spread over seeds is unknown. Tests of orderings "
-            "count the test images only; another seed may give another order."
+            f"{who}: they have no intervals, and their spread over seeds is unknown. Tests of orderings count the test "
+            "images or the other model's spread over seeds; another seed may give another order."
         )
     shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
     if shorter:

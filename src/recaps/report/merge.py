@@ -2,8 +2,8 @@
 
 A record may grow: seeds or variants that were trained at different times, or on different machines, are published
 together. Tables and figures are drawn anew from all runs. The record has no weights, latents or probes, so a figure
-that needs those of a run that was published earlier stays as it was. Metrics that combine runs or come from a timing
-(the function `combined` of a paper's metrics) are computed anew from the record.
+that needs those of a run that was published earlier stays as it was. Metrics that combine runs or come from a timing,
+and need no more than the record, are computed anew (the function `combined` of a paper's metrics).
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
         if variant in kept or variant in trained
     }
     for timing in paper.timings:
-        source = _timing(timing, name, [old, new], {*project.timed(name, timing)} & own_seeds.keys())
+        source = _timing(
+            timing, name, [old, new] if any(kept.values()) else [new], {*project.timed(name, timing)} & own_seeds.keys()
+        )
         _link(source.timing(name, timing), files.timing(name, timing))
     if all(own_seeds[variant][0] in trained.get(variant, ()) for variant in own_seeds):
         # The arrays are those of the first seed.
@@ -108,6 +110,9 @@ def _check_settings(run: Path, variant: Variant, paper: Paper, project: Project)
         was = None  # an option that is no more
     if was != (variant.model, variant.training):
         raise UserError(f"{run}: trained with other settings than the variant has today; {again}")
+    data, now = io.read_json(run / "record.json")["dataset"]["name"], project.resolve(variant.data).split("/")[0]
+    if data != now:
+        raise UserError(f"{run}: trained on {data}, not on {now}; {again}")
     for head, protocol, result in head_results(run):
         if protocol in variant.heads.get(head, ()) and not _same(result, head, protocol, paper, project):
             what = f"head {head}, protocol {protocol}"
@@ -124,7 +129,7 @@ def _same(result: Mapping[str, Any], head: str, protocol: str, paper: Paper, pro
     # A head that is not fitted ignores what it could be fitted on.
     parts = ("test",) if now[0].kind == "argmax" else ("fit", "test")
     return was[0] == now[0] and all(
-        _resolved(getattr(was[1], part), project) == _resolved(getattr(now[1], part), project) for part in parts
+        getattr(was[1], part) == _resolved(getattr(now[1], part), project) for part in parts
     )
 
 

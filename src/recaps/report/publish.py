@@ -322,8 +322,8 @@ def _datasets(folder: Path, scale: str, name: str, config: Path) -> dict[str, st
         for head, protocol, result in head_results(run):
             if head in paper.heads and protocol in paper.protocols:
                 pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
-    named = ((plain.dataset(planned.split("/")[0]), used.split("/")[0]) for planned, used in pairs)
-    return {planned: used for planned, used in named if planned != used and used in catalogue.names()}
+    named = ((planned.split("/")[0], used.split("/")[0]) for planned, used in pairs)
+    return {name: used for name, used in named if plain.dataset(name) != used and used in catalogue.names()}
 
 
 def _records(folder: Path, paper: str) -> list[Path]:

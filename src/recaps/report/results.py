@@ -212,7 +212,9 @@ def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
         the `n` images it is measured on; it is empty for accuracies, whose error follows from n. `n` is 0 where the
         error does not depend on a number of images. `measured_on` is the set.
     """
-    return pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
+    table = pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
+    # Also without rows, so that tables of numbers stay tables of numbers when they are joined.
+    return table.astype({"seed": int, "value": float, "se": float, "n": int})
 
 
 def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:

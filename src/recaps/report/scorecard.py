@@ -174,6 +174,8 @@ def _no_interval(claim: Claim, estimate: Estimate, fewest: int) -> str:
     why = "equal values give no interval" if fewest > 1 else "one seed gives no interval"
     if isinstance(claim, Number):
         return why
+    if estimate.error == 0:
+        return f"{why}; the value is exact"
     if estimate.basis == "none":
         return f"{why}; the uncertainty is unknown"
     if estimate.freedom < math.inf:
@@ -245,7 +247,7 @@ def markdown(
     if STAND_IN in set(card["verdict"]):
         lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        lines += ["A value of one seed has no interval.", ""]
+        lines += ["A value of one seed has no interval. Nor have several seeds with equal values.", ""]
     for paper, rows in card.groupby("paper", sort=False):
         lines += [f"## {paper}", ""]
         lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []

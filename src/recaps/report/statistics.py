@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from scipy import stats
 
 from recaps.npz import Array
 
-#: The source of an uncertainty. `seeds`: the spread over several runs. `test images`: the finite test set only, for a
-#: single run. `none`: unknown.
+#: The source of an uncertainty. `seeds`: the spread over several runs. `test images`: the finite test set, or another
+#: model's spread, for a single run or for runs with equal values. `none`: unknown.
 Basis = Literal["seeds", "test images", "none"]
 
 LEVEL = 0.95
@@ -82,25 +82,20 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     """`a - b` of independent estimates, with Welch's variance and degrees of freedom.
 
     If `b` is exact, this is the one-sample t-test of `a`. A single run beside several counts with their spread, if that
-    is larger than the error of its test set. The basis is the weaker of the two.
+    is larger than the error of its test set: the t-test of one value against a sample. The basis is the weaker of the
+    two.
     """
     value = a.value - b.value
-    a, b = _beside(a, b), _beside(b, a)
     if a.error is None or b.error is None:
         return Estimate(value, None, math.inf, "none")
+    for single, several in ((a, b), (b, a)):
+        spread = several.spread or 0.0
+        if single.basis == "test images" and (single.error or 0.0) < spread:
+            return Estimate(value, math.hypot(spread, several.error or 0.0), several.freedom, "test images")
     variance = a.error**2 + b.error**2
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom
     basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"
     return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
-
-
-def _beside(single: Estimate, several: Estimate) -> Estimate:
-    """A single run with the spread of `several` others as its error; any other estimate as it is."""
-    if single.basis != "test images" or single.error is None or several.spread is None:
-        return single
-    if several.spread <= single.error:
-        return single
-    return replace(single, error=several.spread, freedom=several.freedom)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -425,10 +425,18 @@ def test_runs_that_were_measured_otherwise_are_not_added(tmp_path: Path) -> None
     publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
     file = published / "runs/comparison/em/seed-0/heads.json"
     heads = io.read_json(file)
-    heads["linear"]["affnist"]["protocol"]["test"]["set"] = "affnist/test"
+    part = heads["linear"]["affnist"]["protocol"]["test"]
+    part["set"] = part["set"].replace("affnist-generated", "affnist")
     io.write_json(file, heads)
     later = finished(tmp_path / "later", (1,))
     with pytest.raises(UserError, match="head linear, protocol affnist: measured with other settings or data"):
+        publish(later.files.folder, published, CONFIG, add=True)
+    part["set"] = part["set"].replace("affnist", "affnist-generated")
+    io.write_json(file, heads)
+    record = published / "runs/comparison/em/seed-0/record.json"
+    about = io.read_json(record)
+    io.write_json(record, about | {"dataset": about["dataset"] | {"name": "mnist"}})
+    with pytest.raises(UserError, match="em/seed-0: trained on mnist, not on mnist-40"):
         publish(later.files.folder, published, CONFIG, add=True)
 
 

@@ -84,13 +84,13 @@ def test_equal_seeds_are_as_uncertain_as_one() -> None:
 
 
 def test_one_seed_counts_with_the_spread_of_the_others_if_that_is_larger() -> None:
-    """As if the single run were one of a sample with the same standard deviation."""
+    """As if the single run were one of a sample with the same variance: Student's t-test with one value in `B`."""
     spread = np.std(A, ddof=1)
     several, one = over_seeds(A), over_seeds((88.0,), 0.3)
     for gap in (difference(one, several), difference(several, one)):
         assert gap.basis == "test images"
         assert gap.error == pytest.approx(spread * math.sqrt(1 + 1 / 5))
-        assert 4 <= gap.freedom < 8
+        assert gap.p_value() == pytest.approx(stats.ttest_ind([88.0], A).pvalue)
 
 
 def test_standard_deviation() -> None:
