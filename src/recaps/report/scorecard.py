@@ -171,11 +171,11 @@ def _how(
 
 
 def _no_interval(claim: Claim, estimate: Estimate, fewest: int) -> str:
-    why = "equal values give no interval" if fewest > 1 else "one seed gives no interval"
+    if fewest > 1:
+        return "equal values give no interval; they count with the error of the finite sample"
+    why = "one seed gives no interval"
     if isinstance(claim, Number):
         return why
-    if estimate.error == 0:
-        return f"{why}; the value is exact"
     if estimate.basis == "none":
         return f"{why}; the uncertainty is unknown"
     if estimate.freedom < math.inf:

@@ -28,6 +28,7 @@ class Estimate:
         freedom: degrees of freedom of the error (infinite: a normal distribution).
         basis: the source of the error.
         spread: the standard deviation of one run over seeds; None if unknown.
+        runs: the number of runs, where it matters: a single one has no spread of its own.
     """
 
     value: float
@@ -35,6 +36,7 @@ class Estimate:
     freedom: float
     basis: Basis
     spread: float | None = None
+    runs: int | None = None
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
         """Two-sided interval, or None without a standard error."""
@@ -68,7 +70,7 @@ def over_seeds(values: Sequence[float], test_error: float | None = None) -> Esti
     mean = math.fsum(values) / len(values)
     if len(values) > 1 and (spread := sd(values)) > 0:
         return Estimate(mean, spread / math.sqrt(len(values)), len(values) - 1, "seeds", spread)
-    return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images")
+    return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images", runs=len(values))
 
 
 def published(mean: float, sd: float | None, seeds: int | None) -> Estimate:
@@ -90,7 +92,7 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
         return Estimate(value, None, math.inf, "none")
     for single, several in ((a, b), (b, a)):
         spread = several.spread or 0.0
-        if single.basis == "test images" and (single.error or 0.0) < spread:
+        if single.runs == 1 and (single.error or 0.0) < spread:
             return Estimate(value, math.hypot(spread, several.error or 0.0), several.freedom, "test images")
     variance = a.error**2 + b.error**2
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom

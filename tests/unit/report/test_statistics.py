@@ -57,7 +57,7 @@ def test_separated_is_the_interval_excluding_the_value() -> None:
 
 def test_one_seed_has_no_interval_of_its_own() -> None:
     alone = over_seeds((90.0,))
-    assert alone == Estimate(90.0, None, math.inf, "none")
+    assert alone == Estimate(90.0, None, math.inf, "none", runs=1)
     assert alone.interval() is None
     assert alone.p_value(80) is None
     assert not alone.separated(80)
@@ -79,8 +79,11 @@ def test_one_seed_against_several_counts_both() -> None:
 
 
 def test_equal_seeds_are_as_uncertain_as_one() -> None:
-    assert over_seeds((3.0, 3.0, 3.0)) == over_seeds((3.0,))
-    assert over_seeds((90.0, 90.0), 0.3) == over_seeds((90.0,), 0.3)
+    assert over_seeds((3.0, 3.0, 3.0)) == Estimate(3.0, None, math.inf, "none", runs=3)
+    equal = over_seeds((90.0, 90.0), 0.3)
+    assert equal == Estimate(90.0, 0.3, math.inf, "test images", runs=2)
+    gap = difference(over_seeds(A), equal)
+    assert gap.error == pytest.approx(math.hypot(np.std(A, ddof=1) / math.sqrt(5), 0.3)), "not one run beside several"
 
 
 def test_one_seed_counts_with_the_spread_of_the_others_if_that_is_larger() -> None:

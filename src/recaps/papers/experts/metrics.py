@@ -53,7 +53,12 @@ def metrics(results: Results) -> pd.DataFrame:
         rows += _sample_metrics(results, part, seed)
         rows += _opposite_metrics(results, part, seed)
         rows += _time_metrics(part, seed)
-    return pd.concat([head_metrics(results), metric_rows(rows + _size_metrics(results))], ignore_index=True)
+    return pd.concat([head_metrics(results), metric_rows(rows), combined(results)], ignore_index=True)
+
+
+def combined(results: Results) -> pd.DataFrame:
+    """Sizes of the network, which do not depend on training. `publish --add` computes them again."""
+    return metric_rows(_size_metrics(results))
 
 
 # Errors and capsules
@@ -82,7 +87,7 @@ def _code_metrics(results: Results, seed: int) -> list[MetricRow]:
 
 
 def _size_metrics(results: Results) -> list[MetricRow]:
-    """Sizes of the network, recorded under the first seed, because they do not depend on training."""
+    """Sizes of the network, recorded under each variant's first seed."""
     rows: list[MetricRow] = []
     for variant in of_family(results.paper, "experts"):
         from recaps.papers.experts.experts import build
@@ -92,7 +97,8 @@ def _size_metrics(results: Results) -> list[MetricRow]:
         model = build(ExpertsOptions.model_validate(config["model"]), tuple(config["image_shape"]), config["classes"])
         outputs, output_dim, inputs, input_dim = model.decoder.weight.shape
         sizes = {"input-capsules": inputs, "input-dim": input_dim, "output-capsules": outputs, "output-dim": output_dim}
-        rows += [(variant, results.seeds[0], name, float(n), math.nan, 0, "count", "") for name, n in sizes.items()]
+        first = results.own_seeds[variant][0]
+        rows += [(variant, first, name, float(n), math.nan, 0, "count", "") for name, n in sizes.items()]
     return rows
 
 
