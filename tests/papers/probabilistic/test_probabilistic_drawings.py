@@ -623,7 +623,6 @@ def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Projec
         "figure-3/encoder-fails",
         "figure-4/drop-t0-steps",
         "figure-4/t0-no-better-than-vae",
-        "figure-7/small-before-large",
         "appendix-b/c-matters",
         "appendix-b/off-hardly-matters",
         "section-4/more-capsules",
@@ -631,6 +630,8 @@ def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Projec
         assert verdicts[f"probabilistic/{name}"] == "reproduced", name
     for name in ("generative-parameters", "vae-parameters"):
         assert verdicts[f"probabilistic/section-4/{name}"] == "check passed"
+    # Both seeds have the same values here, so the spread is unknown.
+    assert verdicts["probabilistic/figure-7/small-before-large"] == "direction holds"
     assert verdicts["probabilistic/appendix-b/sigma-matters"] == "not reproduced"
     assert verdicts["probabilistic/figure-7/large-other"] == "not reproduced"
     assert verdicts["probabilistic/section-2-4/free-form-gain"] == "not reproduced"
