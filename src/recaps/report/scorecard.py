@@ -171,13 +171,13 @@ def _how(
 
 
 def _no_interval(claim: Claim, estimate: Estimate, fewest: int) -> str:
-    if fewest > 1:
-        return "equal values give no interval; they count with the error of the finite sample"
-    why = "one seed gives no interval"
+    why = "equal values give no interval" if fewest > 1 else "one seed gives no interval"
     if isinstance(claim, Number):
         return why
     if estimate.basis == "none":
         return f"{why}; the uncertainty is unknown"
+    if fewest > 1:
+        return f"{why}; they count with the error of the finite sample"
     if estimate.freedom < math.inf:
         return f"{why}; the p-value counts the finite sample or, if it is larger, the other model's spread over seeds"
     return f"{why}; the p-value counts the finite sample only"
