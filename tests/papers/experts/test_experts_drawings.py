@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -613,6 +614,18 @@ def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) 
     np.testing.assert_allclose(canvas[7], expected[[2, 0, 3, 1]])
     row = data[(data["variant"] == "mnist-experts") & (data["class"] == 7) & (data["capsule"] == 1)].iloc[0]
     assert (row["mean_length"], row["column"]) == (pytest.approx(expected[1]), 3)
+
+
+def test_figure_5_names_the_classes_of_own_data(tmp_path: Path, project: Project) -> None:
+    results = make(tmp_path, project, (0,))
+    split = _split(40)
+    split.record["class_names"] = [f"class {k}" for k in range(10)]
+    folder = made_results.datasets(results) / "fashion-mnist" / "test"
+    shutil.rmtree(folder)
+    arrays.save(split, folder)
+    drawing, _ = figures.figure_5(results)
+    rows = [[text.get_text() for text in axis.get_yticklabels()] for axis in drawing.axes[:2]]
+    assert rows == [[str(k) for k in range(10)], [f"class {k}" for k in range(10)]]
 
 
 def test_figure_6_gives_each_phase_its_steps(results: Results) -> None:
