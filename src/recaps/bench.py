@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from recaps import provenance
 from recaps.arrays import Arrays
@@ -44,6 +43,7 @@ GIGA = 1e9
 FILE = Path("results/step-times.json")
 #: A time is not kept if the peak of matrix products is below this share of the peak at the last time.
 BUSY = 0.6
+_MATRIX_SIZES = (2048, 1024, 512, 256)
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,24 @@ def random_split(name: str, n: int) -> Arrays:
     return Arrays(images, random.integers(about["classes"], size=n), {}, record)
 
 
-def matmul_peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:
-    """Return the operations per second of the best of several square matrix products."""
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    repeats = 50 if device.type == "cuda" else 3
-    product: Callable[[], Tensor] = lambda: [a @ b for _ in range(repeats)][-1]  # noqa: E731
-    product()
-    return 2 * size**3 * repeats / min(_timed(product, device) for _ in range(5))
+def matmul_peak(dtype: torch.dtype, device: torch.device, seconds: float = 10.0) -> float:
+    """Return the operations per second of the best of several square matrix products.
+
+    They have 2,048 rows. Smaller ones are timed if these would take longer than `seconds`: a processor without a unit
+    for bfloat16 takes many minutes for them.
+    """
+    small, repeats = _MATRIX_SIZES[-1], 50 if device.type == "cuda" else 3
+
+    def products(size: int) -> Callable[[], object]:
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        run: Callable[[], object] = lambda: [a @ b for _ in range(repeats)][-1]  # noqa: E731
+        run()
+        return run
+
+    per_operation = _timed(products(small), device) / small**3
+    size = next((each for each in _MATRIX_SIZES if 6 * per_operation * each**3 < seconds), small)
+    timed = products(size)
+    return 2 * size**3 * repeats / min(_timed(timed, device) for _ in range(5))
 
 
 def line(row: Row, first: Row) -> str:

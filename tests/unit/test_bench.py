@@ -153,6 +153,19 @@ def test_a_time_of_a_busy_machine_is_not_kept(
         assert ("products reach 0 GFLOP/s, and 1 at the last time" in capsys.readouterr().out) == (peak == 0.3e9)
 
 
+@pytest.mark.parametrize(("rate", "size"), [(1e12, 2048), (1e10, 1024), (1e6, 256)])
+def test_a_slow_processor_multiplies_smaller_matrices(monkeypatch: pytest.MonkeyPatch, rate: float, size: int) -> None:
+    sizes = []
+
+    def timed(products: Callable[[], torch.Tensor], device: torch.device) -> float:
+        sizes.append(len(products()))
+        return 3 * 2 * sizes[-1] ** 3 / rate
+
+    monkeypatch.setattr(bench, "_timed", timed)
+    assert bench.matmul_peak(torch.float32, torch.device("cpu")) == pytest.approx(rate)
+    assert sizes == [256, *[size] * 5]
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_step_alternates_with_a_plain_one(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--only", "mnist-em"]
