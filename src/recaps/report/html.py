@@ -91,7 +91,8 @@ def build(
     """
     files, pages = Layout(Path(root)), readmes or {}
     card = scorecard.load(files.scorecard()[0])
-    papers = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
+    sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
+    papers = sorted(sections, key=lambda each: not (each.claims or each.not_judged))
     records = [run.record for paper in papers for run in paper.runs]
     page = {
         "scale": project.config.scale,

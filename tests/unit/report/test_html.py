@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from recaps.config.load import load
 from recaps.errors import UserError
 from recaps.report import charts, html
 from recaps.report.draw import markdown
@@ -19,6 +20,7 @@ from recaps.report.draw import markdown
 pytestmark = pytest.mark.unit
 
 LOADS = {"src", "srcset", "poster", "data", "action"}
+CONFIG = Path(__file__).parents[3] / "config"
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
@@ -247,6 +249,16 @@ def test_checks_stand_apart_from_claims(tree: Callable[..., Any]) -> None:
     assert rows == ["sparse/section-2-2/mask-active"]
     claims = len(re.findall(r'<tr id="sparse/', text[:heading]))
     assert f"<p>{claims} claims. Every verdict is computed.</p>" in text
+
+
+def test_papers_without_claims_come_last(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    results.project = load({"scale": "desk", "seeds": [0], "papers": ["comparison", "sparse"]}, CONFIG)
+    page = Page(results.build())
+    assert [name for name in page.ids if name.startswith("paper-")] == ["paper-sparse", "paper-comparison"]
+    assert "claims-sparse" in page.ids
+    assert "claims-comparison" not in page.ids
+    assert "#claims-comparison" not in page.links
 
 
 def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
