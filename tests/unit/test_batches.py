@@ -16,7 +16,7 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape
 from recaps.training.images import ImagePairs, Images, drawn, images_of
-from recaps.training.randomness import batch_indices, generator
+from recaps.training.randomness import ShufflingQueue, batch_indices, generator
 
 pytestmark = pytest.mark.unit
 
@@ -122,6 +122,39 @@ def test_changes_come_in_their_order(standardise: str | None, channels: int, see
             image = standard(image)
         np.testing.assert_allclose(made[k], image, atol=2e-5)
     assert made.dtype == torch.float32
+
+
+def test_a_queue_releases_each_record_once_and_none_before_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShufflingQueue, "_CHUNK", 64)
+    capacity, draws = 10, 1000
+    records = ShufflingQueue(capacity, seed=0)(0, draws)
+    assert len(records.unique()) == draws
+    delay = torch.arange(draws) - records
+    assert delay.min() == 1 - capacity
+    assert delay.double().mean() == pytest.approx(0, abs=1)  # a record waits for `capacity` draws on average
+    again = ShufflingQueue(capacity, seed=0)
+    assert torch.equal(again(500, 700), records[500:700])
+    assert torch.equal(again(0, 16), records[:16])
+    assert not torch.equal(ShufflingQueue(capacity, seed=1)(0, draws), records)
+
+
+def test_a_queue_of_one_reads_every_shift_of_image_after_image() -> None:
+    arrays = split(n=2)
+    made = batches(arrays, shift=1, queue=1)
+    images = torch.cat([made(step)["images"] for step in (0, 1)])
+    shifts = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    for place, image in enumerate(images):
+        which, (y, x) = place // 9 % 2, shifts[place % 9]
+        moved = torch.zeros(1, 14, 14)
+        moved[:, 1 + y : 13 + y, 1 + x : 13 + x] = torch.tensor(arrays.images[which] / 255)
+        torch.testing.assert_close(image, moved[:, 1:13, 1:13])
+
+
+def test_batches_from_a_short_queue_hold_few_images() -> None:
+    arrays = split(n=40)
+    arrays.labels[:] = np.arange(40)
+    few, many = (batches(arrays, shift=2, queue=queue)(2)["labels"].unique() for queue in (50, 1000))
+    assert len(few) < 8 < len(many)
 
 
 def test_standardised_first_is_the_whole_image_then_its_centre() -> None:

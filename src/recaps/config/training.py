@@ -20,6 +20,9 @@ class Training(Section):
     """Width of a border of zeros around every image, in pixels. Padding comes first, in training and evaluation."""
     shift: int = Field(0, ge=0)
     """Largest random shift of a training image along each axis, in pixels; zeros fill the gap. 0: no shift."""
+    queue: int | None = Field(None, ge=1)
+    """Read all shifts of an image one after the other, image after image, through a shuffling queue that holds this
+    many. null: batches run through the images in random order, and each image gets a random shift."""
     crop: int | None = Field(None, ge=1)
     """Side of the square that is cut from each image: at a random place in training, from the centre in evaluation.
     null: no crop."""

@@ -10,30 +10,45 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch
 from recaps.training.images import ImagePairs, Images, shifted
-from recaps.training.randomness import batch_indices, generator
+from recaps.training.randomness import ShufflingQueue, batch_indices, generator
 
 
 class Batches:
     """The training batches of a run; a batch is a function of the step."""
 
     def __init__(self, images: Images, training: Training, seed: int, device: torch.device) -> None:
-        changes = ("pad", "shift", "crop", "flip", "brightness", "contrast", "standardise")
+        changes = ("pad", "shift", "queue", "crop", "flip", "brightness", "contrast", "standardise")
         if isinstance(images, ImagePairs) and (set_ := [name for name in changes if getattr(training, name)]):
             raise UserError(
                 f"training.{set_[0]}: not supported for pairs of images, as it would not change their parts; remove it"
             )
         self.images, self.training, self.seed, self.device = images, training, seed, device
+        self.queue = ShufflingQueue(training.queue, seed) if training.queue else None
 
     def __call__(self, step: int) -> Batch:
-        size, images = self.training.batch_size, self.images
-        indices = batch_indices(len(images.labels), size, self.seed, step, images.versions)
-        batch = images(indices.to(self.device))
-        changed = {"images": self._changed(batch["images"], step)}
+        indices, offsets = self._drawn(step)
+        batch = self.images(indices.to(self.device))
+        changed = {"images": self._changed(batch["images"], offsets, step)}
         if "parts" in batch:
             changed["parts"] = as_float(batch["parts"].flatten(0, 1)).unflatten(0, batch["parts"].shape[:2])
         return batch | changed
 
-    def _changed(self, images: Tensor, step: int) -> Tensor:
+    def _drawn(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the indices [B] of a step's images and their shifts in pixels, [B, 2].
+
+        In the queue, record i * V + v is image i with shift v; an image has V shifts.
+        """
+        shift, size, n = self.training.shift, self.training.batch_size, len(self.images.labels)
+        if self.queue:
+            side = 2 * shift + 1
+            records = self.queue(step * size, (step + 1) * size)
+            shifts = records % side**2
+            return records // side**2 % n, torch.stack((shifts // side, shifts % side), 1) - shift
+        random = generator(self.seed, "shift", step)
+        indices = batch_indices(n, size, self.seed, step, self.images.versions)
+        return indices, torch.randint(-shift, shift + 1, (size, 2), generator=random)
+
+    def _changed(self, images: Tensor, offsets: Tensor, step: int) -> Tensor:
         """Apply the step's random changes: pad, shift, crop, flip, brightness, contrast, in this order.
 
         Images are standardised after padding (`first`), after all changes (`last`), or not at all.
@@ -43,8 +58,7 @@ class Batches:
         first = training.standardise == "first"
         if first:
             images = standardised(as_float(images))
-        if shift := training.shift:
-            offsets = torch.randint(-shift, shift + 1, (size, 2), generator=generator(self.seed, "shift", step))
+        if training.shift:
             images = shifted(images, offsets.to(self.device))
         if crop := training.crop:
             spare = torch.tensor(images.shape[2:]) - crop + 1

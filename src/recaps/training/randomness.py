@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from array import array
 
 import torch
 from torch import Tensor
@@ -33,3 +34,27 @@ def batch_indices(n: int, batch_size: int, seed: int, step: int, versions: int =
 @functools.lru_cache(maxsize=2)
 def _order(n: int, seed: int, each: int) -> Tensor:
     return torch.randperm(n, generator=generator(seed, "order", each))
+
+
+class ShufflingQueue:
+    """The records 0, 1, 2, ... in the order in which they leave a shuffling queue, such as that of TensorFlow 1.
+
+    The queue holds `capacity` records. Each draw takes a random one of them, and the next record takes its place.
+    """
+
+    _CHUNK = 1 << 16
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        self.seed = seed
+        self.held = list(range(capacity))
+        self.drawn = array("q")
+
+    def __call__(self, first: int, last: int) -> Tensor:
+        """Return the records of draws `first` to `last - 1`, int64."""
+        while len(self.drawn) < last:
+            random = generator(self.seed, "queue", len(self.drawn))
+            places = torch.randint(len(self.held), (self._CHUNK,), generator=random).tolist()
+            for record, place in enumerate(places, len(self.drawn) + len(self.held)):
+                self.drawn.append(self.held[place])
+                self.held[place] = record
+        return torch.tensor(self.drawn[first:last].tolist())

@@ -82,15 +82,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def test_table_1_has_a_row_for_every_condition(results: Results) -> None:
     table = tables.table_1(results).set_index("algorithm")
-    ours = ("Unmasked SPARSECAPS", "SPARSECAPS", "SPARSECAPS without boosting", "SPARSECAPS, fine boosting")
-    models, conditions = ours, ("(a)", "(a), disjoint digits", "(b)")
+    boosted = ("SPARSECAPS", "SPARSECAPS without boosting", "SPARSECAPS, fine boosting")
+    models = ("Unmasked SPARSECAPS", *boosted, "Unmasked SPARSECAPS, short queue", "SPARSECAPS, short queue")
+    conditions = ("(a)", "(a), disjoint digits", "(b)")
     rows = [f"{model} + SVM {condition}" for model in models for condition in conditions]
     assert list(table.index) == ["Conventional ConvNet", "SUPCAPS", *rows]
     assert list(table["MNIST published"].dropna()) == [99.22, 99.23, *[97.37] * 3, *[99] * 3]
     assert list(table["affNIST published"].dropna()) == [66, 79, 60.63, 15.7, 90.12, 16.99]
-    assert list(table["affNIST ours"]) == pytest.approx([70.5, 80.5, *[60.5] * 3, *[90.5] * 9])
-    assert list(table["affNIST sd"]) == pytest.approx([math.sqrt(0.5)] * 14)
-    assert list(table["same digits %"].fillna(-1)) == [-1, -1, *[100, 0, 0] * 4]
+    dense, sparse = [60.5] * 3, [90.5] * 3
+    assert list(table["affNIST ours"]) == pytest.approx([70.5, 80.5, *dense, *sparse * 3, *dense, *sparse])
+    assert list(table["affNIST sd"]) == pytest.approx([math.sqrt(0.5)] * 20)
+    assert list(table["same digits %"].fillna(-1)) == [-1, -1, *[100, 0, 0] * 6]
     assert set(table["affNIST set"]) == {"affnist-generated"}
     assert set(table["seeds"]) == {2}
 
@@ -107,6 +109,7 @@ def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> 
     assert list(data["figure-2"]["variant"].unique()) == ["dense-28", "sparsecaps-28"]
     assert list(data["figure-3"]["variant"].unique()) == [
         *("supcaps", "dense", "sparsecaps", "sparsecaps-unboosted", "sparsecaps-fine"),
+        *("dense-queue", "sparsecaps-queue"),
         *("supcaps-28", "dense-28", "sparsecaps-28"),
     ]
 
@@ -121,14 +124,16 @@ def test_figure_3_names_a_model_once_and_draws_it_alike_in_both_panels(tmp_path:
         "SPARSECAPS",
         "SPARSECAPS without boosting",
         "SPARSECAPS, fine boosting",
+        "SPARSECAPS, short queue",
         "SUPCAPS",
         "Unmasked SPARSECAPS",
+        "Unmasked SPARSECAPS, short queue",
     ]
     left, right = (
         {line.get_color(): (line.get_linestyle(), line.get_marker()) for line in axis.get_lines()}
         for axis in drawing.axes
     )
-    assert len(left) == 4
+    assert len(left) == 6
     assert len(right) == 3
     assert all(left[colour] == right[colour] for colour in left.keys() & right.keys())
 
