@@ -31,7 +31,7 @@ def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
     for name in project.papers:
         assert jobs[f"draw_tables_of_{name}"] == jobs[f"draw_figures_of_{name}"] == 1
     assert jobs["collect_metrics"] == len(papers)
-    assert jobs["total"] <= 300
+    assert jobs["total"] <= 310, "the demo takes five minutes"
     assert jobs["score_claims"] == jobs["build_report"] == 1
     assert "fetch_file" not in jobs, "stand-ins need no network"
 
