@@ -73,6 +73,11 @@ class Section:
     timings: Mapping[str, Mapping[str, Any]]
     readings: Markup
 
+    @property
+    def judged(self) -> bool:
+        """Whether there are claims, or a reason why they were not judged."""
+        return bool(self.claims or self.not_judged)
+
 
 def build(
     project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path] | None = None, linked: bool = False
@@ -92,7 +97,7 @@ def build(
     files, pages = Layout(Path(root)), readmes or {}
     card = scorecard.load(files.scorecard()[0])
     sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
-    papers = sorted(sections, key=lambda each: not (each.claims or each.not_judged))
+    papers = sorted(sections, key=lambda each: not each.judged)
     records = [run.record for paper in papers for run in paper.runs]
     page = {
         "scale": project.config.scale,
