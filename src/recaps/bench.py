@@ -43,6 +43,7 @@ GIGA = 1e9
 FILE = Path("results/step-times.json")
 #: A time is not kept if the peak of matrix products is below this share of the peak at the last time.
 BUSY = 0.6
+#: Rows of the matrices whose products give the peak, from the first choice down.
 _MATRIX_SIZES = (2048, 1024, 512, 256)
 
 
@@ -147,24 +148,24 @@ def random_split(name: str, n: int) -> Arrays:
     return Arrays(images, random.integers(about["classes"], size=n), {}, record)
 
 
-def matmul_peak(dtype: torch.dtype, device: torch.device, seconds: float = 10.0) -> float:
+def matmul_peak(dtype: torch.dtype, device: torch.device, limit: float = 10.0) -> float:
     """Return the operations per second of the best of several square matrix products.
 
-    They have 2,048 rows. Smaller ones are timed if these would take longer than `seconds`: a processor without a unit
-    for bfloat16 takes many minutes for them.
+    They have 2,048 rows, or fewer if that would take longer than about `limit` seconds: a processor without a unit for
+    bfloat16 would take many minutes.
     """
-    small, repeats = _MATRIX_SIZES[-1], 50 if device.type == "cuda" else 3
+    repeats, rounds = 50 if device.type == "cuda" else 3, 5
 
-    def products(size: int) -> Callable[[], object]:
+    def best(size: int, rounds: int) -> float:
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        run: Callable[[], object] = lambda: [a @ b for _ in range(repeats)][-1]  # noqa: E731
-        run()
-        return run
+        products: Callable[[], object] = lambda: [a @ b for _ in range(repeats)][-1]  # noqa: E731
+        products()
+        return min(_timed(products, device) for _ in range(rounds))
 
-    per_operation = _timed(products(small), device) / small**3
-    size = next((each for each in _MATRIX_SIZES if 6 * per_operation * each**3 < seconds), small)
-    timed = products(size)
-    return 2 * size**3 * repeats / min(_timed(timed, device) for _ in range(5))
+    smallest = _MATRIX_SIZES[-1]
+    cost = best(smallest, 1) / smallest**3
+    size = next((each for each in _MATRIX_SIZES if (1 + rounds) * cost * each**3 < limit), smallest)
+    return 2 * size**3 * repeats / best(size, rounds)
 
 
 def line(row: Row, first: Row) -> str:

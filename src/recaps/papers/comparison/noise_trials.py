@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 from torch.nn.functional import max_pool2d
-from torch.special import ndtr
 
 from recaps import io
 from recaps.arrays import read
@@ -43,10 +43,11 @@ def noisy(images: Tensor, noise: Tensor, deviation: float = DEVIATION) -> Tensor
 
 def expected(images: Tensor, deviation: float = DEVIATION) -> Tensor:
     """Return the mean of `noisy` over all noise, pixel by pixel: grey where the image is black."""
+    normal = Normal(0.0, 1.0)
     low, high = -images / deviation, (1 - images) / deviation
-    density: Callable[[Tensor], Tensor] = lambda z: torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5  # noqa: E731
-    within = images * (ndtr(high) - ndtr(low)) + deviation * (density(low) - density(high))
-    return within + 1 - ndtr(high)
+    below_white = normal.cdf(high)
+    fluctuation = deviation * (normal.log_prob(low).exp() - normal.log_prob(high).exp())
+    return images * (below_white - normal.cdf(low)) + fluctuation + 1 - below_white
 
 
 def near_digit(images: Tensor) -> Tensor:
