@@ -38,7 +38,7 @@ help: ## Show this list
 environment: $(STAMP) ## Make .venv from the lock file
 
 $(STAMP): envs/requirements.lock pyproject.toml
-	@python="$$(envs/find-python $(PYTHON))"; \
+	@python="$$(envs/find-python $(PYTHON))" || exit 1; \
 	if [ ! -x $(BIN)/python ]; then \
 		echo "Making .venv with $$python"; \
 		"$$python" -m venv .venv || { rm -rf .venv; \

@@ -10,7 +10,6 @@ rule fetch_file:
         file=Path(plan.data, "{dataset}", "{file}"),
     log:
         Layout(Path(plan.results)).log("fetch_file/{dataset}/{file}"),
-    retries: 2
     conda:
         "../envs/recaps.yaml"
     message:

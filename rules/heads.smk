@@ -5,7 +5,7 @@ rule evaluate_heads:
     input:
         latents=layout.latents(files.run()),
     output:
-        layout.heads(files.run()),
+        heads=layout.heads(files.run()),
     log:
         files.log("evaluate_heads/{paper}-{variant}-seed-{seed}"),
     conda:

@@ -7,6 +7,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+#: Seconds by which a process's start time may differ between two readings.
+CLOCK = 5.0
+
 
 def this() -> dict[str, Any]:
     """Return `host`, `pid` and `started` of this process."""
@@ -17,7 +20,9 @@ def lives(process: Mapping[str, Any]) -> bool | None:
     """Return whether the process, as given by `this`, still runs; None if it is on another host."""
     if process.get("host") != socket.gethostname():
         return None
-    return bool(_started(process["pid"]) == process["started"])
+    started = _started(process["pid"])
+    # The start time is counted from the boot, whose time shifts when the clock is set.
+    return started is not None and abs(started - process["started"]) < CLOCK
 
 
 def _started(pid: int) -> float | None:

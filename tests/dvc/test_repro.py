@@ -217,7 +217,7 @@ def test_metrics_and_plots(project: Repository) -> None:
     plots = json.loads(project.dvc("plots", "show", "-x", "step", "-y", "loss", "--json", *histories))
     assert not plots.get("errors")
     drawn = json.dumps(plots["data"])
-    assert all(variant in drawn for variant in ("convnet-28", "sparsecaps-28", "mnist-experts", "mnist-rbm"))
+    assert all(variant in drawn for variant in ("supcaps-28", "sparsecaps-28", "mnist-experts", "mnist-rbm"))
 
 
 _SNAKEMAKE = ("snakemake", *SMOKE)

@@ -70,7 +70,7 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
         "--scale",
         "smoke",
         "--only",
-        "convnet-28",
+        "supcaps-28",
         "--steps",
         "1",
         "--plain",
@@ -80,7 +80,7 @@ def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert bench.main(command) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
-    assert row[:2] == ["sparse/convnet-28", "float32"]
+    assert row[:2] == ["sparse/supcaps-28", "float32"]
     assert float(row[5]) > 0
     assert float(row[6]) == 1
 

@@ -76,10 +76,12 @@ def test_run_goes_through_all_stages_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", "convnet-28", "--threads", "1"]
+    command = ["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", "dense-28", "--threads", "1"]
     assert main(command) == 0
-    run = tmp_path / "results/smoke/runs/sparse/convnet-28/seed-0"
-    assert json.loads((run / "scores.json").read_text())["argmax"]["mnist-28"]["stand_in"] is True
+    run = tmp_path / "results/smoke/runs/sparse/dense-28/seed-0"
+    heads = json.loads((run / "heads.json").read_text())
+    assert sorted(heads) == ["linear", "svm"]
+    assert heads["svm"]["mnist-28"]["stand_in"] is True
     assert json.loads((run / "record.json").read_text())["steps"] == 30
     made = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     times = [file.stat().st_mtime_ns for file in made]
@@ -129,9 +131,9 @@ def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.M
     project = load({"scale": "smoke"}, CONFIG)
     called = {}
     monkeypatch.setattr("recaps.training.run.train", lambda settings, **options: called.update(options))
-    run = Run(Plan(project), "sparse", "convnet-28", 0, None)
+    run = Run(Plan(project), "sparse", "supcaps-28", 0, None)
     run.train()
-    names = SimpleNamespace(paper="sparse", variant="convnet-28", seed="0")
+    names = SimpleNamespace(paper="sparse", variant="supcaps-28", seed="0")
     assert called["checkpoints"] == Path(Plan(project).checkpoints(names))
     assert called["test"] is None
 

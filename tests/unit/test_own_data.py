@@ -170,3 +170,20 @@ def test_claims_about_other_data_are_not_judged(make: Make, tmp_path: Path) -> N
     assert card.empty
     assert "## sparse\n\nRun on your own data (mine)." in (tmp_path / "scorecard.md").read_text()
     assert set((scorecard.load(tmp_path / "scorecard.csv"))["id"]) == set()
+
+
+@pytest.mark.parametrize(("scale", "usual"), [("smoke", 360), ("desk", 10_000)])
+def test_protocols_shrink_with_few_own_images(make: Make, scale: str, usual: int) -> None:
+    """Parts of a protocol keep their shares of the set, so that each is there and they do not overlap."""
+    names, tested = SimpleNamespace(paper="sparse", variant="sparsecaps"), 6
+    theirs, mine = (make(replaced, scale=scale).fitted_heads(names)["svm"] for replaced in ({}, None))
+    versions = make(scale=scale).preparation(SimpleNamespace(dataset="affnist-generated-mine", split="test"))
+    there = tested * versions["options"].get("versions", 32)
+    for protocol, settings in mine.items():
+        for part, other in zip(settings["protocol"].values(), theirs[protocol]["protocol"].values(), strict=True):
+            if isinstance(part, dict) and part["set"].startswith("affnist"):
+                assert part["start"] == other["start"] * tested // usual
+                assert part["count"] == (other["count"] and other["count"] * tested // usual)
+                assert part["start"] + (part["count"] or 1) <= there
+    position = mine["affnist-a-position"]["protocol"]
+    assert 0 < position["fit"]["count"] == position["test"]["start"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import recaps
@@ -81,8 +82,8 @@ def test_one_run_per_variant_and_seed(plan: Any) -> None:
 
 def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
     assert plan().evaluation_set(wildcards()) == []
-    convnet = plan(**sparse("convnet-28", training={"evaluate_every": 5}), papers=["sparse"])
-    assert convnet.evaluation_set(wildcards(variant="convnet-28")) == [
+    supcaps = plan(**sparse("supcaps-28", training={"evaluate_every": 5}), papers=["sparse"])
+    assert supcaps.evaluation_set(wildcards(variant="supcaps-28")) == [
         f"results/smoke/datasets/mnist/test/{file}" for file in DATASET_FILES
     ]
     every = plan(**sparse("dense", training={"evaluate_every": 5}, data="mnist-rotated/train"), papers=["sparse"])
@@ -194,10 +195,31 @@ def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
     assert folders.pop().startswith("results/smoke/checkpoints/sparse/dense/seed-0/")
 
 
+def test_other_data_never_continue_a_checkpoint(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(seed: int = 0) -> str:
+        mine = {"path": str(tmp_path / "mine.npz"), "seed": seed}
+        return str(plan(datasets={"mine": mine, "mnist": "mine"}).checkpoints(wildcards()))
+
+    arrays = {"images": np.zeros((6, 28, 28), np.uint8), "labels": np.arange(6) % 2}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    before = folder()
+    assert folder() == before != folder(seed=1)
+    np.savez(tmp_path / "mine.npz", **arrays, more=np.zeros(1))
+    assert folder() != before
+    other = plan().checkpoints(wildcards())
+    code = Plan.code
+    monkeypatch.setattr(Plan, "code", lambda self, stage, *more: code(self, stage, *more) + stage[:7])
+    assert plan().checkpoints(wildcards()) != other, "the code that prepares the data has changed"
+
+
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
     settings = plan(mirror="somewhere").settings("sparse")
     assert "somewhere" not in json.dumps(settings)
     assert list(settings["papers"]) == ["sparse"]
+    every, one = plan(scale="desk"), plan(scale="desk", papers=["sparse"])
+    assert every.project.elsewhere
+    assert drawing(every, "sparse") == drawing(one, "sparse")
+    assert every.measured(wildcards()) == one.measured(wildcards())
 
 
 def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
@@ -292,9 +314,16 @@ def test_captions_of_stand_ins_say_so(plan: Any) -> None:
         assert not any("STAND-IN" in each for each in drawing(plan(scale="desk"), "sparse", kind)["captions"].values())
 
 
-def test_gpus_only_where_cuda_is_asked_for(plan: Any) -> None:
+def test_jobs_ask_for_the_gpu_that_they_will_use(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("recaps.workflow.plan.DEVICES", tmp_path)
     assert plan().gpus(wildcards()) == 0
     assert plan(device="cuda").gpus(wildcards()) == 1
+    (tmp_path / "nvidia0").touch()
+    assert plan().gpus(wildcards()) == 1
+    assert plan(device="cpu").gpus(wildcards()) == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert plan().gpus(wildcards()) == 0
 
 
 def test_resources_grow_with_each_attempt() -> None:

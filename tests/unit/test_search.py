@@ -94,7 +94,7 @@ def test_the_diagnosis_of_the_model_is_in_the_row(split: Path, root: Path) -> No
 
 
 def test_class_scores_of_the_model_itself_are_tested(split: Path, root: Path) -> None:
-    arguments = ["sparse", "convnet-28", str(split), "--scale", "smoke", "--config", str(root / "config")]
+    arguments = ["sparse", "convnet", str(split), "--scale", "smoke", "--config", str(root / "config")]
     arguments += ["--fit", "1", "--trial", "{model: {classes: 2}, training: {steps: 40, shift: 0}}"]
     found = []
     for held in ("20", "10"):

@@ -25,6 +25,7 @@ import torch
 from resuming import same
 from safetensors.torch import load_file
 
+from recaps import processes
 from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
@@ -290,7 +291,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
-    with pytest.raises(UserError, match="other settings or data; delete"):
+    with pytest.raises(UserError, match="other settings, other data or another device; delete"):
         run(dataset, tmp_path, **change)
 
 
@@ -395,7 +396,7 @@ def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
         run(made[0], tmp_path, settings, test=made[0])
     monkeypatch.undo()
     for train_set, test_set in ((made[1], made[0]), (made[0], made[1])):
-        with pytest.raises(UserError, match="other settings or data; delete"):
+        with pytest.raises(UserError, match="other settings, other data or another device; delete"):
             run(train_set, tmp_path, settings, test=test_set)
     assert read(made[0]).record["digest"] == read(made[1]).record["digest"]
 
@@ -577,6 +578,35 @@ def test_a_requeued_job_takes_over_its_own_lease(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
     with Lease(tmp_path):
         assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+        with pytest.raises(TryAgain, match="trains this run"), Lease(tmp_path):  # within one job, and alive
+            pass
+
+
+def test_a_lease_that_another_process_took_first_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a dead holder's lease and its removal, another process may take it."""
+    file = leave_lease(tmp_path, host=socket.gethostname(), pid=2**30)
+    rename, faster = os.rename, {**processes.this(), "job": None, "token": "faster"}
+
+    def late(source: Path, target: Path) -> None:
+        if json.loads(file.read_text())["token"] == "theirs":
+            file.write_text(json.dumps(faster))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    with pytest.raises(TryAgain, match=f"process {os.getpid()} on"), Lease(tmp_path):
+        pass
+    assert json.loads(file.read_text()) == faster
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_system_without_hard_links_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(UserError, match="has no hard links, which trainings need; set `results`"), Lease(tmp_path):
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_trainer_that_was_taken_for_dead_stops_and_leaves_the_other_alone(tmp_path: Path) -> None:

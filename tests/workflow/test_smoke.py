@@ -221,7 +221,7 @@ def test_a_mistake_in_a_job_ends_in_one_line(finished: Clone) -> None:
     labels = Path("results/smoke/datasets/mnist/test/labels.npy")
     whole = (finished.folder / labels).read_bytes()
     (finished.folder / labels).write_bytes(whole[:100])
-    target = "results/smoke/runs/sparse/convnet-28/seed-0/latents.npz"
+    target = "results/smoke/runs/sparse/supcaps-28/seed-0/latents.npz"
     try:
         done = finished.snakemake(*SMOKE, "--rerun-triggers", "mtime", "--force", target)
     finally:

@@ -15,6 +15,8 @@ VIEWPOINT_SPLITS = ("train", "familiar", "novel")
 #: Splits that are derived from the base set's test split. All others are derived from its train split.
 _FROM_TEST = ("test", "familiar", "novel")
 STAND_IN = "stand-in (scikit-learn digits)"
+#: Number of images in each split of a stand-in for a set that own data can replace.
+STAND_IN_COUNTS = {"train": 1437, "test": 360}
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,27 @@ def number_of_classes(path: Path) -> int:
     return len(np.unique(np.concatenate([each.ravel() for each in labels])))
 
 
+def sizes(path: Path, test_fraction: float) -> dict[str, int]:
+    """Return the number of images of each split, without reading images. Raises UserError as `read` does."""
+    if path.is_dir():
+        of_classes = {
+            split: [len(_pictures(root / name)) for name in _class_folders(root)]
+            for split, root in _roots(path).items()
+        }
+    else:
+        arrays = _arrays(path, "labels", "test_labels", "split")
+        labels = {"train": arrays["labels"]}
+        if "test_labels" in arrays:
+            labels["test"] = arrays["test_labels"]
+        elif "split" in arrays:
+            labels = {split: arrays["labels"][arrays["split"] == split] for split in SPLITS}
+        of_classes = {split: np.unique(each, return_counts=True)[1].tolist() for split, each in labels.items()}
+    if "test" not in of_classes:
+        of_classes["test"] = [_share(n, test_fraction) for n in of_classes["train"]]
+        of_classes["train"] = [n - taken for n, taken in zip(of_classes["train"], of_classes["test"], strict=True)]
+    return {split: sum(each) for split, each in of_classes.items()}
+
+
 def state(path: Path) -> str:
     """Return a digest of the names, sizes and times of the files; it changes with them, and is quick to compute."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -178,8 +199,13 @@ def _divided(whole: tuple[Array, Array], fraction: float, seed: int) -> dict[str
     random, test = np.random.default_rng(seed), np.zeros(len(labels), bool)
     for label in np.unique(labels):
         rows = random.permutation(np.flatnonzero(labels == label))
-        test[rows[: max(1, round(fraction * len(rows)))]] = True
+        test[rows[: _share(len(rows), fraction)]] = True
     return {"train": (images[~test], labels[~test]), "test": (images[test], labels[test])}
+
+
+def _share(n: int, fraction: float) -> int:
+    """Return how many of the n images of a class are for testing."""
+    return max(1, round(fraction * n))
 
 
 def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
@@ -233,8 +259,10 @@ def _decoded(files: Iterable[Path]) -> Array:
     for file in files:
         try:
             with Image.open(file, formats=["PNG", "JPEG"]) as picture:
-                colour = picture.mode not in ("1", "L", "LA", "I;16", "I")
-                pixels = np.asarray(picture.convert("RGB" if colour else "L"))
+                if picture.mode.startswith("I"):  # 16 bits; Pillow would clip them to 8
+                    pixels = (np.asarray(picture).astype(np.int64) // 257).astype(np.uint8)
+                else:
+                    pixels = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB"))
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise UserError(f"{file}: not a whole PNG or JPEG picture ({' '.join(str(error).split())})") from error
         first = first or file

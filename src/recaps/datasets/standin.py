@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from recaps.arrays import Arrays
-from recaps.datasets import derived, standin_stereo, warp
+from recaps.datasets import catalogue, derived, standin_stereo, warp
 
 Pictures = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
-_TRAIN = 1437
 _BOX = 20
 _SIZE = 28
 
@@ -49,7 +48,8 @@ def mnist(split: str) -> tuple[Pictures, Labels]:
     """Return digits like MNIST's, uint8 `[N, 28, 28]`: white on black, 20x20, centred by mass; and labels `[N]`."""
     small, labels = _sources()
     order = derived.generator("stand-in", "split").permutation(len(small))
-    rows = order[:_TRAIN] if split == "train" else order[_TRAIN:]
+    train = catalogue.STAND_IN_COUNTS["train"]
+    rows = order[:train] if split == "train" else order[train:]
     return _centred(enlarged(small[rows])), labels[rows]
 
 

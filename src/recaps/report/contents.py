@@ -121,7 +121,7 @@ def read_runs(project: Project, paper: str, variant: str, files: Layout, points:
         run = files.run(paper, variant, seed)
         if not (run / "record.json").exists():
             continue
-        heads = [result for *_, result in head_results(run)]
+        heads = [{**result, "head": head} for head, _, result in head_results(run)]
         folder = run.relative_to(files.folder).as_posix()
         found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv", points)))
     return found

@@ -43,7 +43,7 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
     A damaged checkpoint is reported and deleted, and the one before it is used, if there is one.
 
     Raises:
-        UserError: the checkpoint belongs to a run with other settings.
+        UserError: the checkpoint belongs to a run with other settings, or on other data or another device.
     """
     files = [file for file in (folder / FILE, folder / PREVIOUS) if file.exists()]
     for file in files:
@@ -55,7 +55,8 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
             continue
         if saved["fingerprint"] != fingerprint:
             raise UserError(
-                f"{file}: belongs to a run with other settings or data; delete {folder} to train from the start"
+                f"{file}: belongs to a run with other settings, other data or another device; delete {folder} to train"
+                " from the start"
             )
         state: dict[str, Any] = saved["state"]
         return state

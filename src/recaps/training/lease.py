@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from recaps import io, processes
-from recaps.errors import TryAgain
+from recaps.errors import TryAgain, UserError
 
 FILE = "lease.json"
 
@@ -21,10 +22,12 @@ class Lease:
     """A file that names the process that trains a run; the process touches the file while it runs.
 
     The lease is free if its holder is a process on this host that has ended, or an earlier start of the same cluster
-    job. On another host, it is free if nobody touches it for `patience` seconds; entering waits for that.
+    job on another host. Otherwise, on another host, it is free if nobody touches it for `patience` seconds; entering
+    waits for that.
 
     Raises:
         TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease.
+        UserError: on entry, if the file system has no hard links.
     """
 
     def __init__(self, folder: Path, patience: float = 120) -> None:
@@ -44,6 +47,13 @@ class Lease:
                     return self
                 except FileExistsError:
                     self._evict()
+                except OSError as error:
+                    if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                        raise
+                    raise UserError(
+                        f"{self.file}: this file system has no hard links, which trainings need; set `results` to a"
+                        " folder on another one"
+                    ) from error
         finally:
             draft.unlink(missing_ok=True)
 
@@ -82,10 +92,12 @@ class Lease:
         removed.unlink()
 
     def _lives(self, holder: dict[str, Any]) -> bool:
+        there = processes.lives(holder)
+        if there is not None:
+            return there
         if holder.get("job") and holder["job"] == self.me["job"]:
             return False
-        there = processes.lives(holder)
-        return self._age() < self.patience if there is None else there
+        return self._age() < self.patience
 
     def _refuse(self, holder: dict[str, Any], age: float) -> None:
         raise TryAgain(

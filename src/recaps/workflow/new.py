@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recaps import papers
 from recaps.config.families import families
+from recaps.config.load import read_yaml
 from recaps.errors import UserError
 from recaps.io import short, write_text
 from recaps.nn.routing import registry
@@ -48,6 +49,9 @@ def make(what: str, name: str, kind: str) -> str:
     taken = {*TARGETS, *families()} if what == "paper" else set()
     if name in taken or (folder / name).exists() or (folder / f"{name}.py").exists():
         raise UserError(f"new {what}: the name '{name}' is taken")
+    root = papers.FOLDER.parents[2]
+    if (config := root / "config" / "config.yaml").exists():
+        read_yaml(config)  # `_describe` reads it, too, after the files are written
     if what == "paper":
         for file in sorted((TEMPLATES / "paper").glob("*.*")):
             _copy(file, folder / name / file.name, name)
@@ -57,7 +61,7 @@ def make(what: str, name: str, kind: str) -> str:
         paper, family = KINDS[kind]
         model = MODEL.format(name=name, title=name.capitalize(), family=family)
         told = ROUTING.format(file=short(file), name=name, paper=paper, model=model)
-    _describe()
+    _describe(root)
     return told
 
 
@@ -66,9 +70,8 @@ def _copy(source: Path, target: Path, name: str) -> None:
     write_text(target, text.replace("example", name).replace("Example", name.capitalize()))
 
 
-def _describe() -> None:
+def _describe(root: Path) -> None:
     """Bring the manual of the configuration and its schemas up to date, in a process that sees the new files."""
-    root = papers.FOLDER.parents[2]
     if (root / "config").is_dir():
         command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
         subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)

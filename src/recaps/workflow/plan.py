@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,9 @@ def growing(amount: int) -> Callable[[Any, int], int]:
 
     return grown
 
+
+#: The folder of device files.
+DEVICES = Path("/dev")
 
 #: Targets of the workflow; no paper may have their names.
 TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
@@ -251,13 +255,12 @@ class Plan:
     def checkpoints(self, wildcards: Any) -> str:
         """Return the folder of a run's checkpoints.
 
-        Each state of the settings, the library and the options of the data has its own, so that no run continues
-        another's checkpoint.
+        Each state of the settings, the library and the data has its own, so that no run continues another's checkpoint.
         """
         variant = self._variant(wildcards)
-        code = fingerprint(["recaps.training.run", *family(variant)])
+        code = [fingerprint(["recaps.training.run", *family(variant)]), self.code("prepare_dataset")]
         names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
-        data = {name: self.project.scale.dataset_options.get(self.project.origin(name)[0], {}) for name in names}
+        data = {name: self.preparation(SimpleNamespace(dataset=name)) for name in names}
         state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
         key = hashlib.sha256(state.encode()).hexdigest()[:8]
         return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, key))
@@ -314,20 +317,38 @@ class Plan:
         if paper.heads[head].kind == "argmax":
             rules["fit"] = None
         for part in filter(None, (rules["fit"], rules["test"])):
+            share = self._share_of_usual_size(part["set"])
             part["set"] = self.project.resolve(part["set"])
+            part["start"] = int(share * part["start"])
+            part["count"] = part["count"] and max(1, int(share * part["count"]))
         return {"head": paper.heads[head].model_dump(mode="json"), "protocol": rules}
+
+    def _share_of_usual_size(self, set_name: str) -> Fraction:
+        """Return the size of the user's own images relative to the set that they replace, at most 1; 1 without them."""
+        name, split = snapshot_of(self.project.resolve(set_name))[0].split("/")
+        like, mine = self.project.origin(name)
+        if mine is None:
+            return Fraction(1)
+        base, base_split = catalogue.base_of(like, split)
+        usual = catalogue.STAND_IN_COUNTS if self.project.scale.stand_in else catalogue.entry(base).counts
+        return min(Fraction(self._own_sizes[mine][base_split], usual[base_split]), Fraction(1))
+
+    @functools.cached_property
+    def _own_sizes(self) -> dict[str, dict[str, int]]:
+        """The number of images in each split of the user's own data."""
+        return {name: own.sizes(Path(each.path), each.test_fraction) for name, each in self.project.own.items()}
 
     def settings(self, paper: str | None = None) -> dict[str, Any]:
         """Return the configuration without the settings that change no number.
 
-        With the name of a paper, the result has this paper only and no `left_out`: a drawing does not show what is left
-        out, and its caption says so.
+        With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, and
+        neither `left_out`, which no drawing shows, nor `elsewhere`.
         """
         machine = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
         values = self.project.model_dump(mode="json", exclude={"config": machine})
         if paper:
             values["papers"] = {paper: values["papers"][paper]}
-            del values["left_out"]
+            del values["left_out"], values["elsewhere"]
         return values
 
     def measured(self, wildcards: Any) -> dict[str, Any]:
@@ -363,8 +384,9 @@ class Plan:
         return {paper: names for paper, names in found.items() if names}
 
     def gpus(self, wildcards: Any) -> int:
-        """Return the GPUs of a job: one if the configuration asks for CUDA, as the profile for clusters does."""
-        return int(self.project.config.device == "cuda")
+        """Return the GPUs of a job: one if it asks for CUDA, or would use a GPU of this machine."""
+        device = self.project.config.device
+        return int(device == "cuda" or (device == "auto" and _has_gpu()))
 
     # Code of the rules
 
@@ -516,6 +538,12 @@ class Plan:
                 if mine is None:
                     where = f"{self._own(paper, 'paper.yaml')}: variants.{name}"
                     _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
+
+
+def _has_gpu() -> bool:
+    """Return whether this machine has a GPU that PyTorch may use, without the seconds that PyTorch takes to load."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    return visible not in ("", "-1") and any(DEVICES.glob("nvidia[0-9]*"))
 
 
 def _own(settings: OwnData) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def evaluate_heads(job: Any) -> None:
     from recaps.evaluation.heads import evaluate_all
 
     params = job.params
-    evaluate_all(Path(job.input.latents), params.heads, Path(job.output[0]), kept=Path(params.kept), code=params.code)
+    evaluate_all(
+        Path(job.input.latents), params.heads, Path(job.output.heads), kept=Path(params.kept), code=params.code
+    )
 
 
 def collect_metrics(job: Any) -> None:

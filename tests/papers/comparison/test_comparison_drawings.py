@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,14 @@ def test_all_models_see_as_many_images(results: Results) -> None:
 
 def test_every_head_is_tested_after_the_same_images_and_the_same_time(results: Results) -> None:
     for protocol in metrics.TESTS:
-        parts = {name: results.paper.protocols[name] for name in (protocol, f"{protocol}-time")}
-        sets = {name: (each.fit.set, each.test.set) for name, each in parts.items() if each.fit}
-        assert [name.replace("equal-time", "equal-images") for name in sets[f"{protocol}-time"]] == [*sets[protocol]]
+        sets = []
+        for name, snapshot in ((protocol, "equal-images"), (f"{protocol}-time", "equal-time")):
+            each = results.paper.protocols[name]
+            pairs = [part.set.split("@") for part in (each.fit, each.test) if part]
+            assert pairs
+            assert {kept for _, kept in pairs} == {snapshot}
+            sets.append([stem for stem, _ in pairs])
+        assert sets[0] == sets[1]
 
 
 def test_table_a_has_a_row_for_each_head_with_its_interval(results: Results) -> None:
@@ -175,23 +181,41 @@ def test_differences_are_welchs_corrected_by_holms_method(results: Results) -> N
     assert set(minus) == {settings.title for settings in results.paper.variants.values()} - {"ConvNet", "Pixels"}
     assert minus["L2"] == "ConvNet"
     assert minus["RBM"] == "Pixels"
-    tests = len(tables.COMPARED)
-    raw = {}
-    for model, head, variant, reference, other in (
-        ("L2", "linear", "l2", "convnet", "linear-hidden"),
-        ("EM", "linear", "em", "convnet", "linear-hidden"),
-    ):
-        for test in tables.COMPARED:
-            ours, theirs = (
-                [accuracy(results, *each, test, seed) for seed in range(3)]
-                for each in ((variant, head), (reference, other))
-            )
-            raw[model, test] = stats.ttest_ind(ours, theirs, equal_var=False).pvalue
-    cells = {test: table.set_index("model").loc["EM", metrics.TESTS[test]] for test in tables.COMPARED}
-    gap = accuracy(results, "em", "linear", "mnist", 1) - accuracy(results, "convnet", "linear-hidden", "mnist", 1)
-    assert cells["mnist"].startswith(f"{gap:+.1f} ±")
-    printed = float(re.search(r"p = ([\d.]+)", cells["mnist"])[1])  # type: ignore[index]
-    assert raw["EM", "mnist"] < printed <= min(1, raw["EM", "mnist"] * tests * len(table))
+    variants = {settings.title: name for name, settings in results.paper.variants.items()}
+    found, cells = [], []
+    for model, on, reference, *shown in table.itertuples(index=False):
+        for test, cell in zip(tables.COMPARED, shown, strict=True):
+            features = {"presence": "-presence", "presence, pose": "-presence-pose"}
+            head = f"linear{features.get(on, '')}"
+            ours = [accuracy(results, variants[model], head, test, seed) for seed in range(3)]
+            if reference == "ConvNet":
+                theirs = [accuracy(results, "convnet", "linear-hidden", test, seed) for seed in range(3)]
+                found.append(stats.ttest_ind(ours, theirs, equal_var=False))
+            else:  # pixels have no spread
+                found.append(stats.ttest_1samp(ours, accuracy(results, "pixels", "linear", test, 0)))
+            cells.append(cell)
+    order = sorted(range(len(found)), key=lambda k: found[k].pvalue)
+    corrected, largest = {}, 0.0
+    for place, k in enumerate(order):
+        largest = max(largest, min(1.0, (len(found) - place) * found[k].pvalue))
+        corrected[k] = largest
+    assert len({*corrected.values()}) == 3  # two small enough not to be 1
+    for k, cell in enumerate(cells):
+        gap, half, p = re.fullmatch(r"([+-][\d.]+) ± ([\d.]+), p (= [\d.]+|< 0\.001)", cell).groups()  # type: ignore[union-attr]
+        low, high = found[k].confidence_interval(0.95)
+        assert float(gap) == pytest.approx((low + high) / 2, abs=0.051)
+        assert float(half) == pytest.approx((high - low) / 2, abs=0.051)
+        assert p == ("< 0.001" if corrected[k] < 0.001 else f"= {corrected[k]:.3f}")
+
+
+@pytest.mark.parametrize(("lost", "left"), [("pixels", "ConvNet"), ("convnet", "Pixels")])
+def test_models_without_their_reference_have_no_difference(tmp_path: Path, lost: str, left: str) -> None:
+    results = make(tmp_path, (0,))
+    kept = {name: settings for name, settings in results.paper.variants.items() if name != lost}
+    assert len(tables.differences(results)) > len(
+        table := tables.differences(replace(results, paper=results.paper.model_copy(update={"variants": kept})))
+    )
+    assert set(table["minus"]) == {left}
 
 
 def test_one_seed_has_no_p_value(tmp_path: Path) -> None:

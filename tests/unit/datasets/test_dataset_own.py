@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recaps.datasets.own import read
+from recaps.datasets.own import read, sizes
 from recaps.errors import UserError
 from recaps.npz import Array
 
@@ -169,3 +169,33 @@ def test_wrong_files_get_one_line(tmp_path: Path, folder: Path, npz: Callable[..
     (folder / "fox").mkdir()
     with pytest.raises(UserError, match=r"fox: no PNG or JPEG picture"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"labels": np.arange(N) % 3},
+        {"test_images": np.zeros((7, 8, 8), np.uint8), "test_labels": np.arange(7) % 4},
+        {"split": np.array(["train", "train", "train", "test"]).repeat(5)},
+    ],
+)
+def test_sizes_are_those_of_the_splits(npz: Callable[..., Path], changes: dict[str, Any]) -> None:
+    file = npz(**changes)
+    for fraction in (0.2, 0.01, 0.33):
+        assert sizes(file, fraction) == {split: len(each) for split, each in read(file, test_fraction=fraction).items()}
+
+
+def test_sizes_of_folders_are_those_of_the_splits(folder: Path) -> None:
+    assert sizes(folder, 0.2) == {"train": 8, "test": 2}
+    for name in ("cat", "dog"):
+        picture(folder / "test" / name / "a.png", np.zeros((8, 8), np.uint8))
+        (folder / "train").mkdir(exist_ok=True)
+        (folder / name).rename(folder / "train" / name)
+    assert sizes(folder, 0.2) == {"train": 10, "test": 2}
+
+
+def test_pictures_of_16_bits_keep_their_shades(folder: Path) -> None:
+    for file in folder.glob("*/*.png"):
+        picture(file, np.array([0, 257, 1000, 32768, 65535] * 5, np.uint16).reshape(5, 5))
+    assert read(folder)["test"].images[0, 0, 0].tolist() == [0, 1, 3, 127, 255]

@@ -39,8 +39,8 @@ def test_whole_sets_have_all_classes_and_disjoint_digits() -> None:
     train, test = build("mnist", "train"), build("mnist", "test")
     assert (len(train), len(test)) == (1437, 360)
     assert set(train.labels) == set(test.labels) == set(range(10))
-    order = standin.derived.generator("stand-in", "split").permutation(1797)
-    assert sorted(order) == list(range(1797))
+    digits = [{image.tobytes() for image in arrays.images} for arrays in (train, test)]
+    assert len(digits[0] | digits[1]) == 1797
     assert len(build("affnist", "test", versions=2)) == 720
     assert len(build("affnist", "validation", versions=1)) == 239
 

@@ -166,7 +166,7 @@ class Tree:
 
     def _record(self, variant: str, seed: int, config: dict[str, Any], stand_in: bool, dirty: bool) -> dict[str, Any]:
         name, split = config["data"].split("/")
-        sources = [{"file": "train-images-idx3-ubyte.gz", "sha256": "4" * 64}]
+        sources = [{"path": "mnist/train-images-idx3-ubyte.gz", "sha256": "4" * 64, "size": 9912422}]
         dataset = {"name": name, "split": split, "stand_in": stand_in, "n": 60000}
         return {
             "kind": "run",

@@ -15,6 +15,8 @@ from recaps.report.statistics import Estimate, difference, holm, over_seeds
 #: Names of the kinds of heads.
 KINDS = {"argmax": "none", "linear": "linear"}
 
+#: The variants that the table of differences refers to.
+CONVNET, PIXELS = "convnet", "pixels"
 #: Tests of the table of differences.
 COMPARED = ("mnist", "affnist", "rotated-45", "scaled", "noisy")
 
@@ -67,15 +69,16 @@ def cost(results: Results) -> pd.DataFrame:
 
 
 def differences(results: Results) -> pd.DataFrame:
-    """Differences to the first model with labels, and to the pixels, with Welch's p-values.
+    """Differences to the ConvNet (models with labels) and to the pixels (models without), with Welch's p-values.
 
-    The p-values are corrected for the number of cells by Holm's method.
+    The p-values are corrected for the number of cells by Holm's method. There are no rows for a reference that is left
+    out.
     """
     linear = rows(results, "linear")
     labelled = {row.variant for row in rows(results, "argmax")}
-    groups = [[row for row in linear if (row.variant in labelled) == with_labels] for with_labels in (True, False)]
-    pixels = next(row for row in groups[1] if results.paper.variants[row.variant].model.family == "pixels")
-    pairs = [(row, groups[0][0]) for row in groups[0][1:]] + [(row, pixels) for row in groups[1] if row is not pixels]
+    references = {row.variant: row for row in linear if row.variant in (CONVNET, PIXELS)}
+    against = [(row, CONVNET if row.variant in labelled else PIXELS) for row in linear if row.variant not in references]
+    pairs = [(row, references[name]) for row, name in against if name in references]
     gaps = [[_gap(results, row, reference, test) for test in COMPARED] for row, reference in pairs]
     corrected = iter(holm([gap.p_value() for cells in gaps for gap in cells]))
     made = []
