@@ -429,10 +429,39 @@ def test_variants_are_timed_side_by_side(dataset: Path, tmp_path: Path) -> None:
     for seconds in ("seconds_per_step", "seconds_per_batch_of_inference"):
         assert {name: len(values) for name, values in made[seconds].items()} == {"a": 3, "b": 3}
         assert all(0 < value < 10 for values in made[seconds].values() for value in values)
+    assert made["seconds_per_step_by_phase"] == {
+        name: [[0, training["steps"], values]] for name, values in made["seconds_per_step"].items()
+    }
     weights = 8 * 81 + 8 + 2 * 8 * (81 * 8 + 1)
     assert min(made["parameters"].values()) > weights
     convolution = 2 * 81 * 8 * 20 * 20
     assert all(value > 2 * convolution for value in made["operations_per_image"].values())
+
+
+def test_each_round_times_all_variants_in_an_order_of_its_own(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, names = {**SETTINGS["training"], "shift": 0}, "abcd"
+    variants = {name: {"model": LABELLED, "training": {**training, "steps": 8 + k}} for k, name in enumerate(names)}
+    made, timed = list[Any](), list[Any]()
+
+    def stepper(model: Any, batches: Any, phase: range) -> Any:
+        return made.append((phase.stop, n := [0])) or (lambda steps: n.__setitem__(0, n[0] + steps))
+
+    def clock(step: Any, steps: int, device: torch.device) -> float:
+        before = [n[0] for _, n in made]
+        step(steps)
+        timed.extend(stop for (stop, n), old in zip(made, before, strict=True) if n[0] > old)
+        return 1.0
+
+    monkeypatch.setattr(timing, "_stepper", stepper)
+    monkeypatch.setattr(timing, "_timed", clock)
+    time_variants(variants, dict.fromkeys(variants, dataset), tmp_path / "s.json", rounds=5, steps=3, batch_size=4)
+    rounds = [timed[k : k + 4] for k in range(0, len(timed), 4)]
+    assert len(rounds) == 5
+    assert all(sorted(each) == [8, 9, 10, 11] for each in rounds)
+    assert len({*map(tuple, rounds)}) > 1
+    assert {n[0] for _, n in made} == {2 + 5 * 3}, "two steps to warm up, then three in each round"
 
 
 def test_the_time_of_a_step_is_the_mean_of_all_kinds_of_steps(

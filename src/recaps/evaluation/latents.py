@@ -36,7 +36,8 @@ def extract(
         dataset: the split's folder.
         device: the model's device.
         limit: the number of images; None: all.
-        batch_size: images per batch; does not change the result.
+        batch_size: images per batch. A model that draws random numbers, such as for a bound, draws the same for each
+            batch.
 
     Returns:
         The arrays of `Model.latents` (float32, or integers), `labels` [N] (for pairs [N, 2]), `stand_in` and, if known,

@@ -39,8 +39,8 @@ def time_variants(
     """Time training steps, including their batches, and inference, and write the seconds to `out` (JSON).
 
     Each round times all variants in a random order, so that other load on the machine affects all of them alike. If
-    training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers.
-    Inference is `Model.latents` of one batch. Operations are those of a training step, divided by its images.
+    training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers; the time
+    of each kind is written, too, with the first step of its phase and that after the last. Inference is `Model.latents` of one batch. Operations are those of a training step, divided by its images.
 
     Args:
         variants: the `model` and `training` of each variant, as for `train`.
@@ -77,11 +77,14 @@ def time_variants(
             step(2)
     names = list(variants)
     seconds, inference = ({name: list[float]() for name in names} for _ in range(2))
+    of_phases = {name: [(phase.start, phase.stop, list[float]()) for phase in steppers[name]] for name in names}
     for each in range(rounds):
         for place in torch.randperm(len(names), generator=generator(0, "timing", each)).tolist():
             name = names[place]
-            taken = {phase: len(phase) * _timed(step, steps, where) / steps for phase, step in steppers[name].items()}
-            seconds[name].append(sum(taken.values()) / trainings[name].steps)
+            seconds[name].append(0.0)
+            for (start, stop, own), step in zip(of_phases[name], steppers[name].values(), strict=True):
+                own.append(_timed(step, steps, where) / steps)
+                seconds[name][-1] += (stop - start) * own[-1] / trainings[name].steps
             inference[name].append(_timed(readers[name], steps, where) / steps)
     io.write_json(
         out,
@@ -90,6 +93,7 @@ def time_variants(
             "rounds": rounds,
             "steps": steps,
             "seconds_per_step": seconds,
+            "seconds_per_step_by_phase": of_phases,
             "seconds_per_batch_of_inference": inference,
             "operations_per_image": {
                 name: _operations_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)

@@ -97,6 +97,15 @@ def test_costs_are_those_of_the_timing(results: Results) -> None:
     assert values(table, "pixels", "parameters") == [0]
 
 
+def test_seconds_of_a_snapshot_are_those_of_its_phases() -> None:
+    phases = {"a": [[0, 200, [1.0, 2.0]], [200, 800, [3.0, 5.0]]]}
+    timing = {"seconds_per_step_by_phase": phases, "seconds_per_step": {"a": [2.5, 4.25]}}
+    for step, seconds in ((100, [100, 200]), (250, [350, 650]), (800, [2000, 3400])):
+        assert metrics.seconds_until(step, timing, "a").tolist() == seconds
+    del timing["seconds_per_step_by_phase"]  # as in timings of earlier versions
+    assert metrics.seconds_until(100, timing, "a").tolist() == [250, 425]
+
+
 def test_all_models_see_as_many_images(results: Results) -> None:
     seen = {
         name: settings.training.batch_size * settings.training.snapshots["equal-images"]

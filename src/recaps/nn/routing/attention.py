@@ -26,6 +26,10 @@ class AttentionRouting(VoteRouting):
         """Route votes [B, I, J, D]. `bias` is not used, because the paper has none."""
         return attention_routing(votes, self.prior)
 
+    def operations(self, values: int) -> int:
+        """A sum, a dot product and a weighted sum."""
+        return 5 * values
+
 
 def attention_routing(votes: Tensor, prior: Tensor) -> Routed:
     """Route votes by self-attention: c_i = softmax_j(sum_k u_ij . u_kj / sqrt(D)), s_j = sum_i (c_ij + b_ij) u_ij.

@@ -30,6 +30,10 @@ class CosineRouting(VoteRouting):
         """Route votes [B, I, J, D]. `bias` is not used, because the paper has none."""
         return cosine_routing(votes, self.iterations)
 
+    def operations(self, values: int) -> int:
+        """The lengths of the votes, T weighted sums and T - 1 dot products."""
+        return 4 * self.iterations * values
+
 
 def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
     """Route votes by the cosine between vote and output. Each output distributes one unit over its inputs.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,16 +54,24 @@ def combined(results: Results) -> pd.DataFrame:
 def _cost(results: Results) -> Iterator[MetricRow]:
     timing = results.timing("cost")
     for variant, settings in results.paper.variants.items():
-        steps, batch = settings.training.snapshots, timing["batch_size"][variant]
-        seconds = np.array(timing["seconds_per_step"][variant])
-        reading = batch / np.array(timing["seconds_per_batch_of_inference"][variant])
+        timed, batch = timing["batch_size"][variant], settings.training.batch_size
+        reading = timed / np.array(timing["seconds_per_batch_of_inference"][variant])
         first = results.own_seeds[variant][0]
-        for snapshot, n in steps.items():
-            yield mean_row(variant, first, f"seconds-{snapshot}", n * seconds, "seconds", "")
+        for snapshot, n in settings.training.snapshots.items():
+            seconds = batch / timed * seconds_until(n, timing, variant)
+            yield mean_row(variant, first, f"seconds-{snapshot}", seconds, "seconds", "")
             yield variant, first, f"images-{snapshot}", float(n * batch), math.nan, 0, "count", ""
         yield mean_row(variant, first, "images-per-second", reading, "images/s", "")
         for metric in ("parameters", "operations_per_image"):
             yield variant, first, metric.replace("_", "-"), float(timing[metric][variant]), math.nan, 0, "count", ""
+
+
+def seconds_until(step: int, timing: Mapping[str, Any], variant: str) -> Array:
+    """Seconds of the first steps of a training, one value for each round of the timing."""
+    phases = timing.get("seconds_per_step_by_phase")  # older timings have the mean of all steps only
+    parts = phases[variant] if phases else [(0, step, timing["seconds_per_step"][variant])]
+    each = [max(0, min(step, stop) - start) * np.array(seconds) for start, stop, seconds in parts]
+    return np.asarray(np.sum(each, axis=0))
 
 
 def rows(results: Results, kind: str) -> list[Row]:

@@ -73,7 +73,7 @@ class ExpertsOptions(ModelOptions):
     The paper only says that training visited it."""
     gaussian: Literal["standard", "visited"] = "visited"
     """Reading. The 16-dimensional Gaussian that samples are drawn from, always with mean zero. `standard`: its
-    covariance is the identity, and samples are squashed to a length of about 0.94, longer than any capsule in training.
+    covariance is the identity, and samples are squashed to a length of about 0.94, twice the mean length of capsules.
     `visited`: its covariance is the mean of x x' over the capsule's last outputs in training, so that samples have
     their lengths and directions."""
     sample_coupling: Literal["routed", "alone"] = "alone"

@@ -64,7 +64,7 @@ def rows(
     where = devices.choose("auto")
     known, held_out = arrays.take(slice(-HELD_OUT)), arrays.take(slice(-HELD_OUT, None))
     convnet: Any = _learned(_fresh(judge, arrays, seed), known, judge.training, range(judge.training.steps), seed)
-    convnet.eval()
+    convnet.cpu().eval()
     compared = held_out.take(slice(COMPARED))
     real = judged(convnet, np.asarray(compared.images, np.float32) / 255, judge.training)
     training, every = experts.training, images_of(compared, where)

@@ -22,6 +22,7 @@ from recaps.command import command
 from recaps.config.heads import Head
 from recaps.config.load import read_yaml
 from recaps.evaluation.heads import classifier
+from recaps.evaluation.latents import as_array
 from recaps.npz import Array, read
 from recaps.papers import FOLDER
 from recaps.papers.probabilistic.capsules import GenerativeCapsules
@@ -39,10 +40,10 @@ TRIALS: dict[str, dict[str, Any]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     given = _parser().parse_args(arguments)
-    devices.choose("auto", given.threads)
+    where = devices.choose("auto", given.threads)
     arrays = read_arrays(given.data)
-    images = torch.from_numpy(np.array(arrays.images[: given.images])).float() / 255
-    labels = torch.from_numpy(np.array(arrays.labels[: given.images]))
+    images = torch.from_numpy(np.array(arrays.images[: given.images])).to(where).float() / 255
+    labels = torch.from_numpy(np.array(arrays.labels[: given.images])).to(where)
     rows: list[dict[str, Any]] = []
     for run in given.runs:
         rows += trials(run, given.fit, images, labels)
@@ -59,14 +60,14 @@ def trials(run: Path, fit: str, images: torch.Tensor, labels: torch.Tensor) -> l
         images: [B, C, H, W], in 0..1.
         labels: [B].
     """
-    model = cast(GenerativeCapsules, recaps.load(run).model)
+    model, truth = cast(GenerativeCapsules, recaps.load(run, device=images.device.type).model), as_array(labels)
     fitted = read(run / "latents.npz", ("presence", "labels"), part=fit)
     settings = Head.model_validate(read_yaml(FOLDER / "probabilistic" / "paper.yaml")["heads"]["presence"])
     head = classifier(settings).fit(fitted["presence"], fitted["labels"])
     rows: list[dict[str, Any]] = []
     moves: list[Array] = []
     for name, options in TRIALS.items():
-        found = {key: np.asarray(values) for key, values in free_form(model, images, labels, **options).items()}
+        found = {key: as_array(values) for key, values in free_form(model, images, labels, **options).items()}
         bounds = found["bound_along"].mean(1)
         moves.append(found["presence_free"] - found["presence"])
         correlations = [np.corrcoef(one, other)[0, 1] for one, other in zip(moves[0].T, moves[-1].T, strict=True)]
@@ -77,8 +78,8 @@ def trials(run: Path, fit: str, images: torch.Tensor, labels: torch.Tensor) -> l
                 "n": len(images),
                 "bound before": round(float(bounds[0]), 2),
                 "bound after": round(float(bounds[-1]), 2),
-                "accuracy % before": round(100 * head.score(found["presence"], labels), 1),
-                "accuracy % after": round(100 * head.score(found["presence_free"], labels), 1),
+                "accuracy % before": round(100 * head.score(found["presence"], truth), 1),
+                "accuracy % after": round(100 * head.score(found["presence_free"], truth), 1),
                 "correlation with the first trial": round(float(np.median(correlations)), 2),
             }
         )
