@@ -39,8 +39,9 @@ def time_variants(
     """Time training steps, including their batches, and inference, and write the seconds to `out` (JSON).
 
     Each round times all variants in a random order, so that other load on the machine affects all of them alike. If
-    training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers; the time
-    of each kind is written, too, with the first step of its phase and that after the last. Inference is `Model.latents` of one batch. Operations are those of a training step, divided by its images.
+    training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers; the
+    time of each kind is written, too, with the first step of its phase and that after the last. Inference is
+    `Model.latents` of one batch. Operations are those of a training step, divided by its images.
 
     Args:
         variants: the `model` and `training` of each variant, as for `train`.
