@@ -206,6 +206,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             row = {"step": step, **{name: float(value) for name, value in values.items()}}
             if not math.isfinite(row["loss"]):
                 raise ValueError(f"the loss is {row['loss']} at step {step}; try a smaller learning_rate")
+            if not all(each.isfinite().all() for each in model.parameters()):
+                raise ValueError(f"a weight is not finite after step {step}; try a smaller learning_rate")
             if len(held_out):
                 row["validation"] = self._validation(images[held_out], target[held_out])
                 if row["validation"] < best:

@@ -65,9 +65,10 @@ def test_scikit_learns_checks_pass_for_the_encoder() -> None:
 def test_a_classifier_learns_digits() -> None:
     images, labels = load_digits().images, load_digits().target
     found = classifier(options=TINY | {"conv_channels": 16, "primary_types": 4}, steps=80, batch_size=64)
-    found.fit(images[:1000], labels[:1000])
+    found.set_params(evaluate_every=20).fit(images[:1000], labels[:1000])
     assert found.score(images[1000:], labels[1000:]) > 0.6
-    assert found.history_[-1]["loss"] < found.history_[0]["loss"] or len(found.history_) == 1
+    assert [row["step"] for row in found.history_] == [20, 40, 60, 80]
+    assert found.history_[-1]["loss"] < found.history_[0]["loss"]
 
 
 @pytest.mark.parametrize(
@@ -264,6 +265,7 @@ def test_the_progress_is_shown_on_request(digits: tuple[Array, Array], capsys: p
         ({"evaluate_every": 0}, "evaluate_every=0: use at least 1"),
         ({"options": {"capsules": 3}}, "3, but the data has 10 classes"),
         ({"learning_rate": 1e30}, "the loss is .* at step .*; try a smaller learning_rate"),
+        ({"learning_rate": 1e39, "steps": 1}, "a weight is not finite after step 1; try a smaller learning_rate"),
     ],
 )
 def test_wrong_parameters_get_one_line(

@@ -154,7 +154,8 @@ def test_only_what_has_changed_is_read_again(
         ({"latents": {"mnist/test": 8}}, []),
         ({"latents": {"mnist/test": 8, "other/test": 9}}, ["other/test"]),
     ]
-    (datasets / "other").symlink_to("mnist")
+    if not (datasets / "other").exists():
+        (datasets / "other").symlink_to("mnist")
     for change, expected in changes:
         wanted |= change
         computed.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -20,7 +21,7 @@ from recaps.nn.kernels import em as fused_em
 from recaps.nn.kernels import similarity as fused_similarity
 from recaps.nn.kernels.connectionist import fused_lstm_routing
 from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
-from recaps.nn.routing.em import EMRouting, softmax_over_parents
+from recaps.nn.routing.em import EMRouting, softmax_over_parents, temperature_schedule
 from recaps.nn.routing.interface import matrix_votes
 from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
@@ -468,3 +469,53 @@ def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_al
         assert torch.equal(poses, found[0][0])
         assert torch.equal(coupling, found[0][2])
         torch.testing.assert_close([activations, *gradients], [found[0][1], *found[0][3:]], rtol=1e-4, atol=1e-5)
+
+
+def test_the_inverse_temperature_rises_to_its_final_value() -> None:
+    """lambda_t = final (1 - 0.95^(t + 1)), from t = 0."""
+    assert temperature_schedule(3, 0.02) == pytest.approx([0.001, 0.00195, 0.0028525])
+    assert EMRouting(2, 0, False, iterations=2, final_temperature=0.02).temperatures == pytest.approx((0.001, 0.00195))
+
+
+def test_logits_of_saturated_activations_are_finite_and_have_a_gradient() -> None:
+    """Activations of 0 and 1 count as 1e-6 and 1 - 1e-6."""
+    fields = everything(4)
+    poses, activations, weight = inputs(fields, 2)
+    for cost, expected in ((-1e6, math.log(1e-6 / (1 - 1e-6))), (1e6, math.log((1 - 1e-6) / 1e-6))):
+        route = EMRouting(2, 2, True, cost_inputs=None).double()
+        with torch.no_grad():
+            route.beta_a.fill_(cost)
+        logits = route(poses, activations, weight, fields).activations
+        torch.testing.assert_close(logits, torch.full_like(logits, expected))
+        gradients = torch.autograd.grad(logits.sum(), (poses, route.beta_a), allow_unused=True)
+        assert all(each is None or each.isfinite().all() for each in gradients)
+
+
+def test_penalties_of_similarity_routing_count_by_their_size_and_the_scale_in_the_class_layer_alone() -> None:
+    fields = everything(5)
+    given = inputs(fields, 3)
+    route = routing("similarity", 3)
+    before = route(*given, fields)
+    with torch.no_grad():
+        for penalty in (route.lambda1, route.lambda2):
+            penalty.neg_()
+    for one, other in zip(route(*given, fields), before, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    means = []
+    for layer in range(3):
+        torch.manual_seed(0)
+        means.append(float(SimilarityRouting(2000, layer, False, class_scale=30.0).theta1.detach().mean()))
+    assert means == pytest.approx([0, 0, 30], abs=0.01)
+
+
+@pytest.mark.parametrize("units", [3, 8])
+def test_the_cell_starts_in_glorots_range_of_one_matrix(units: int) -> None:
+    route = ConnectionistRouting(2, 0, False, lstm_units=units)
+    bound = math.sqrt(6 / (2 * 16 + 2 + units + 4 * units))
+    for name, parameter in route.named_parameters():
+        if name.startswith("from_") and parameter.ndim == 1:
+            assert not parameter.any()
+        elif name.startswith("from_"):
+            assert parameter.abs().max() <= bound
+            if parameter.numel() > 100:
+                assert parameter.abs().max() > 0.9 * bound

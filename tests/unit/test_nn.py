@@ -138,6 +138,19 @@ def test_bfloat16_routing_is_close_to_float32() -> None:
     assert (rounded - exact).norm() / exact.norm() < 0.02
 
 
+@pytest.mark.parametrize(("gradient", "leaky"), [("all", False), ("all", True), ("last", False)])
+def test_gradients_of_bfloat16_routing_are_close_to_float32(gradient: str, leaky: bool) -> None:
+    """As on a GPU: votes in bfloat16, the bias in float32."""
+    votes, bias = 0.3 * random(4, 60, 10, 16).detach().float(), torch.full((10, 16), 0.1)
+    found = []
+    for each in (votes, votes.bfloat16()):
+        leaves = (each.requires_grad_(), bias.clone().requires_grad_())
+        capsules, _ = dynamic_routing(*leaves, 3, gradient, leaky)  # type: ignore[arg-type]
+        found.append(torch.autograd.grad(capsules.square().sum(), leaves))
+    for exact, rounded in zip(*found, strict=True):
+        assert (rounded.float() - exact).norm() / exact.norm() < 0.03
+
+
 def test_votes_match_the_loops() -> None:
     torch.manual_seed(0)
     layer = Votes(5, 3, 2, 4).double()

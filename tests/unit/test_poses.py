@@ -153,11 +153,13 @@ def test_threads_do_not_change_a_bit() -> None:
     templates, poses = random(5, 1, 4, 4).float().detach().requires_grad_(), random(9, 5, 2, 3, seed=1).float()
     before = torch.get_num_threads()
     found = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        drawn = warp(templates, poses, (12, 12))
-        found.append((drawn, *torch.autograd.grad(drawn.square().sum(), (templates,))))
-    torch.set_num_threads(before)
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            drawn = warp(templates, poses, (12, 12))
+            found.append((drawn, *torch.autograd.grad(drawn.square().sum(), (templates,))))
+    finally:
+        torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 

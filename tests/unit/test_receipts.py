@@ -119,8 +119,8 @@ def test_the_format_is_that_of_sha256sum(outputs: list[Path]) -> None:
 
 def test_a_change_that_keeps_the_time_is_not_seen(outputs: list[Path], tmp_path: Path) -> None:
     """A limit, as of make, rsync and DVC: a change is hidden if the time stamp is set back."""
-    then = outputs[0].stat().st_mtime_ns
+    then, made = outputs[0].stat().st_mtime_ns, digest_of(outputs[0])
     outputs[0].write_text("something else")
     os.utime(outputs[0], ns=(time.time_ns(), then))
     receipts.check(tmp_path)
-    assert digest_of(outputs[0]) != digest_of(outputs[1])
+    assert digest_of(outputs[0]) != made

@@ -95,12 +95,18 @@ while not (Path({here!r}) / "{other}").exists():
 
 
 def test_the_server_ends_with_the_process_that_started_it(script: Any, tmp_path: Path) -> None:
-    program = f"import os, signal, warm; warm.Server().run({script('pass')!r}); os.kill(os.getpid(), signal.SIGKILL)"
-    before = {process.pid for process in psutil.process_iter()}
+    program = f"""
+import os, signal, psutil, warm
+warm.Server().run({script("pass")!r})
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
     environment = os.environ | {"PYTHONPATH": str(Path(warm.__file__).parent)}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=False)
+    children = [*map(int, done.stdout.split())]
+    assert children
     deadline = time.monotonic() + 300
-    while left := [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and _is_server(p)]:
+    while left := [pid for pid in children if _lives(pid)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
@@ -114,8 +120,11 @@ def test_the_scheduler_has_the_limit_that_the_snakefile_lifts(root: Path) -> Non
     assert "_schedule_reevalutation(self.job_rate_limiter.timespan)" in source
 
 
-def _is_server(process: psutil.Process) -> bool:
-    return warm.__file__ in (process.info["cmdline"] or ())
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(

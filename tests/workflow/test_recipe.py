@@ -80,8 +80,12 @@ def test_nothing_misses_a_paper_that_is_taken_out(extended: Clone) -> None:
     taken = extended.folder / "taken"
     for paper in ("mine", "comparison", "sparse"):
         shutil.move(extended.folder / "src/recaps/papers" / paper, taken / paper)
-    assert "draw_tables_of_consensus" in extended.plan()
-    listed = extended.python("recaps", "list")
+    try:
+        assert "draw_tables_of_consensus" in extended.plan()
+        listed = extended.python("recaps", "list")
+    finally:
+        for paper in taken.iterdir():
+            shutil.move(paper, extended.folder / "src/recaps/papers" / paper.name)
     assert listed.status == 0, listed.output
     assert "consensus:" in listed.output
     assert "sparse:" not in listed.output

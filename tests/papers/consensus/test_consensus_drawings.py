@@ -250,7 +250,7 @@ def test_the_claims_hold_every_printed_number() -> None:
     limits = {
         claim.at_most if claim.at_least is None else claim.at_least for claim in CLAIMS if isinstance(claim, Bound)
     }
-    assert limits == {0.8, 2.2, 60}
+    assert limits == {0.8, 2.2}
 
 
 # What figures are made of

@@ -21,7 +21,9 @@ from pyro.infer import TraceEnum_ELBO, config_enumerate
 from torch import Tensor
 
 from recaps.arrays import Arrays, read, save
+from recaps.config.heads import Head
 from recaps.config.training import Training
+from recaps.evaluation.heads import classifier
 from recaps.models import build
 from recaps.nn.poses import rotated, warp
 from recaps.papers.probabilistic import diagrams, free_form_trials, probes
@@ -426,8 +428,9 @@ def test_the_generative_side_has_fewer_than_30_000_parameters() -> None:
 
 @pytest.mark.parametrize("options", [{"width": 9}, {"pose_deviation": 0.05}, {"identity": "colour"}])
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as raised:
         GenerativeOptions(**(SMALL | options))
+    assert [error["type"] for error in raised.value.errors()] != ["extra_forbidden"]
 
 
 def test_latents() -> None:
@@ -593,7 +596,7 @@ def test_the_trials_of_free_form_inference_write_a_table(tmp_path: Path, monkeyp
     images = random.integers(0, 256, (6, *SHAPE), dtype=np.uint8)
     save(Arrays(images, np.arange(6) % 3), tmp_path / "test")
     fitted = {"presence": random.normal(size=(12, 3)).astype(np.float32), "labels": np.arange(12) % 3}
-    monkeypatch.setattr(free_form_trials.recaps, "load", lambda run: SimpleNamespace(model=net))
+    monkeypatch.setattr(free_form_trials.recaps, "load", lambda run, device: SimpleNamespace(model=net))
     monkeypatch.setattr(free_form_trials, "read", lambda file, names, part: fitted)
     runs = [str(tmp_path / f"seed-{seed}") for seed in (0, 3)]
     command = [*runs, "--data", str(tmp_path / "test"), "--images", "5", "--out", str(tmp_path / "trials.csv")]
@@ -603,6 +606,13 @@ def test_the_trials_of_free_form_inference_write_a_table(tmp_path: Path, monkeyp
     assert table["optimised"].tolist() == ["all", "all, other draws", "presences"] * 2
     assert set(table["n"]) == {5}
     assert (table["correlation with the first trial"][::3] == 1).all()
+    classify = classifier(Head(kind="linear", features=("presence",), C=100, standardise=True))
+    classify.fit(fitted["presence"], fitted["labels"])
+    found = probes.free_form(net, torch.from_numpy(images[:5]) / 255, torch.arange(5) % 3, presences_only=True)
+    for column, name in (("before", "presence"), ("after", "presence_free")):
+        right = classify.predict(found[name].numpy()) == np.arange(5) % 3
+        assert table[f"accuracy % {column}"][2] == pytest.approx(100 * right.mean())
+    assert table["bound after"][2] == pytest.approx(float(found["bound_along"][-1].mean()), abs=0.006)
 
 
 def test_trials_without_data_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

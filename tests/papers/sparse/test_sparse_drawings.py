@@ -168,6 +168,38 @@ def test_every_claim_finds_its_measure(results: Results) -> None:
 # Numbers behind the figures
 
 
+def test_metrics_of_capsules_are_those_of_loops_over_images_and_capsules(results: Results) -> None:
+    table = results.metrics
+    for seed in (0, 1):
+        arrays = {name: results.latents("sparsecaps", name, seed=seed) for name in ("mnist-40/test", "affnist/test")}
+        support, mask = (arrays["mnist-40/test"][name] for name in ("support", "mask"))
+        slope = [np.mean([value / max(row) for value in sorted(row)[:-1]]) for row in support]
+        active = [sum(value >= 0.1 for value in row) for row in mask]
+        winners = [row.tolist().index(0) for row in arrays["affnist/test"]["ranks"]]
+        frequencies = [winners.count(capsule) / IMAGES for capsule in range(CAPSULES)]
+        probe = results.probe("sparsecaps", "single-capsules", seed=seed)
+        left_out = [
+            max(np.square(without - whole).sum() for without in each) / np.square(whole).sum()
+            for whole, each in zip(probe["full"], probe["without"], strict=True)
+        ]
+        decoded = results.probe("sparsecaps", "traversals", seed=seed)["decoded"]
+        moved = [max(np.square(d[10] - d[0]).sum() / np.square(d[5]).sum() for d in each) for each in decoded]
+        expected = {
+            "support-slope": np.mean(slope),
+            "mask-active": np.mean(active),
+            "rank0-frequency-min": min(frequencies),
+            "rank0-frequency-max": max(frequencies),
+            "rank0-capsules": sum(frequency >= 0.02 for frequency in frequencies),
+            "reconstruction-error-mnist": arrays["mnist-40/test"]["reconstruction_error"].mean(),
+            "reconstruction-error-affnist": arrays["affnist/test"]["reconstruction_error"].mean(),
+            "leave-one-out-change": np.mean(left_out),
+            "parameter-change": np.mean(moved),
+        }
+        for metric, value in expected.items():
+            assert values(table, "sparsecaps", metric)[seed] == pytest.approx(value), metric
+    assert len({*expected.values()}) == len(expected)
+
+
 def test_the_parameter_that_changes_most_counts() -> None:
     decoded = np.zeros((2, 3, 5, 1, 2, 2))
     decoded[:] = 0.5

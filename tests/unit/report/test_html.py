@@ -314,6 +314,25 @@ def test_drawings() -> None:
     assert charts.curves([[(0, 5.0)]], "one point").count("<polyline") == 1
 
 
+def test_values_are_drawn_at_their_places() -> None:
+    """From 84 to 91, at 6 to 144 units."""
+    drawing = charts.strip(90, 1, 85, (84, 86), "ours")
+    places = {value: f"{6 + (value - 84) / 7 * 138:.1f}" for value in range(84, 92)}
+    assert f'<circle class="ours" cx="{places[85]}"' in drawing
+    assert f'<line class="interval" x1="{places[84]}" x2="{places[86]}"' in drawing
+    assert f'<line class="published" x1="{places[90]}" x2="{places[90]}"' in drawing
+    assert f'<rect class="band" x="{places[89]}" y="3" width="{float(places[91]) - float(places[89]):.1f}"' in drawing
+
+
+def test_curves_have_a_logarithmic_axis_if_they_can() -> None:
+    """Steps from 46 to 252 units; losses from 8 (highest) to 112 (lowest)."""
+    ends = [(0, 100.0), (4, 1.0)]
+    (points,) = re.findall(r'points="([^"]*)"', charts.curves([[*ends, (2, 10.0)]], "loss"))
+    assert points == "46.0,8.0 252.0,112.0 149.0,60.0"
+    (points,) = re.findall(r'points="([^"]*)"', charts.curves([[(0, 100.0), (4, 0.0), (2, 50.0)]], "loss"))
+    assert points == "46.0,8.0 252.0,112.0 149.0,60.0"
+
+
 @pytest.mark.parametrize(
     ("losses", "ends"),
     [
