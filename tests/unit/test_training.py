@@ -30,8 +30,10 @@ from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
+from recaps.models import build
 from recaps.models.model import learning_rate
 from recaps.models.supcaps import SupCaps
+from recaps.papers.consensus.options import MatrixCapsOptions
 from recaps.papers.sparse.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device, timing
 from recaps.training.batches import Batches
@@ -40,6 +42,7 @@ from recaps.training.interruption import Interrupted
 from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import load_model, train
+from recaps.training.testing import error_on
 from recaps.training.timing import time_variants
 
 pytestmark = pytest.mark.unit
@@ -368,6 +371,27 @@ def test_the_test_error_is_in_the_history_and_changes_nothing_else(dataset: Path
     with torch.inference_mode():
         wrong = (model.class_scores(images).argmax(1) != labels).sum()
     assert float(errors[24]) == pytest.approx(100 * int(wrong) / 30)
+
+
+def test_the_error_is_that_of_a_loop_over_images_and_leaves_the_model_as_it_was() -> None:
+    """With batch normalisation, whose running means a forward pass in training mode would change."""
+    torch.manual_seed(0)
+    options = MatrixCapsOptions(conv_channels=4, types=(2, 2, 2), routing={"name": "em"})
+    model = build(options, (1, 20, 20), 3).train()
+    images, labels = torch.rand(17, 1, 20, 20), torch.arange(17) % 3
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    split = Images(Arrays((255 * images).byte().numpy(), labels.numpy()), CPU)
+    with torch.inference_mode():
+        scores = [model.eval().class_scores((255 * image).byte().float()[None] / 255)[0].argmax() for image in images]
+    model.train()
+    for n, batch_size in ((17, 7), (10, 3), (None, 250)):
+        training = Training(evaluate_every=1, evaluate_images=n)
+        wrong = [score != label for score, label in zip(scores, labels, strict=True)][:n]
+        assert error_on(model, split, training, CPU, batch_size=batch_size) == pytest.approx(
+            100 * sum(map(bool, wrong)) / len(wrong)
+        )
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_to_evaluate_a_test_split_is_needed(dataset: Path, tmp_path: Path) -> None:

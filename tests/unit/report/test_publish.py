@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -197,12 +199,28 @@ def test_publishing_again_replaces_everything(tree: Callable[..., Any]) -> None:
     assert len(list(published(results).parent.iterdir())) == 1
 
 
-def test_a_record_that_cannot_be_written_is_unchanged(tmp_path: Path) -> None:
-    with (
-        pytest.raises(UserError, match=r"desk: cannot be written \(.*No space left.*\); it is unchanged"),
-        publish._replacing(tmp_path / "desk"),
-    ):
-        raise shutil.Error([("a", "b", "No space left on device")])
+@pytest.mark.parametrize("fails", ["copyfile", "replace"])
+def test_a_record_that_cannot_be_written_is_unchanged(
+    tree: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Whether the disk is full while the new record is built, or when it takes the place of the old one."""
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    folder = published(results).parent
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    module = {"copyfile": shutil, "replace": os}[fails]
+    plain, moved = getattr(module, fails), list[Path]()
+
+    def full(source: Any, target: Any, **options: Any) -> Any:
+        moved.append(Path(target))
+        if fails == "copyfile" or (Path(target) == published(results) and moved.count(Path(target)) == 1):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(source, target, **options)
+
+    monkeypatch.setattr(module, fails, full)
+    with pytest.raises(UserError, match=r"desk: cannot be written \(.*No space left.*\); it is unchanged"):
+        try_publish(results)
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 
 
 def test_stand_ins_are_never_published(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
