@@ -59,6 +59,15 @@ def run_cut(
     return run(settings, dataset, folder)
 
 
+def check(settings: dict[str, Any], folder: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Assert that a run that is cut after each of `steps` ends with the same bits as a whole one, which is returned."""
+    dataset = digits(folder, 60)
+    whole = run(settings, dataset, folder / "whole")
+    assert same(whole, run_cut(settings, dataset, folder / "cut", steps, monkeypatch))
+    assert not same(whole, run(settings, dataset, folder / "other", seed=1))
+    return whole
+
+
 def same(one: Path, other: Path) -> bool:
     """Return whether two runs have the same weights and history, bit for bit, except for times."""
     a, b = (load_file(folder / "model.safetensors") for folder in (one, other))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -27,6 +25,7 @@ from recaps.papers.comparison import figures, metrics, tables
 from recaps.report.plots import style
 from recaps.report.publish import publish
 from recaps.report.results import Results
+from recaps.workflow.layout import Layout
 
 IMAGES, SHAPE = 20, (1, 12, 12)
 #: Number of images of every test.
@@ -307,12 +306,6 @@ def test_an_added_variant_has_its_rows_and_line_without_code(tmp_path: Path) -> 
         plt.close(drawing)
 
 
-def test_drawing_imports_no_torch() -> None:
-    modules = ", ".join(f"recaps.papers.comparison.{name}" for name in ("metrics", "tables", "figures"))
-    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_columns_of_costs_have_a_unit(results: Results) -> None:
     units: pd.Series[Any] = results.metrics.groupby("metric")["unit"].agg(set)
     assert units["seconds-equal-images"] == {"seconds"}
@@ -348,17 +341,42 @@ def finished(folder: Path, seeds: tuple[int, ...], variants: tuple[str, ...] | N
     return results
 
 
-def test_seeds_are_published_one_after_the_other(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, ...], Results]:
+    """Finished results, by their seeds. Tests must not change them."""
+    folder = tmp_path_factory.mktemp("finished")
+    return {seeds: finished(folder / "-".join(map(str, seeds)), seeds) for seeds in ((0,), (1,), (0, 1))}
+
+
+@pytest.fixture(scope="module")
+def record_of_the_first_seed(runs: dict[tuple[int, ...], Results], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    published = tmp_path_factory.mktemp("published") / "desk"
+    publish(runs[0,].files.folder, published, CONFIG)
+    return published
+
+
+@pytest.fixture
+def published(record_of_the_first_seed: Path, tmp_path: Path) -> Path:
+    """A record of the first seed, for this test alone."""
+    return Path(shutil.copytree(record_of_the_first_seed, tmp_path / "published" / "desk"))
+
+
+@pytest.fixture
+def later(runs: dict[tuple[int, ...], Results], tmp_path: Path) -> Results:
+    """Finished results of another seed, for this test alone."""
+    results = runs[1,]
+    folder = shutil.copytree(results.files.folder, tmp_path / "later" / results.files.folder.name)
+    return replace(results, files=Layout(folder))
+
+
+def test_seeds_are_published_one_after_the_other(
+    runs: dict[tuple[int, ...], Results], published: Path, tmp_path: Path
+) -> None:
     """Then the record is that of a run with all seeds, except for pictures of the first."""
-    published = tmp_path / "published" / "desk"
-    first, later = finished(tmp_path / "first", (0,)), finished(tmp_path / "later", (1, 2))
-    publish(first.files.folder, published, CONFIG)
+    first, later, whole = runs[0,], finished(tmp_path / "later", (1, 2)), finished(tmp_path / "whole", (0, 1, 2))
     publish(later.files.folder, published, CONFIG, add=True)
-    whole = finished(tmp_path / "whole", (0, 1, 2))
     record = published / "papers" / "comparison"
-    for name in ("same-images", "same-time", "heads", "differences", "cost"):
-        assert (record / f"{name}.csv").read_text() == (whole.folder / f"{name}.csv").read_text()
-    for name in ("accuracy-by-angle", "affnist-by-seconds"):
+    for name in ("same-images", "same-time", "heads", "differences", "cost", "accuracy-by-angle", "affnist-by-seconds"):
         assert (record / f"{name}.csv").read_text() == (whole.folder / f"{name}.csv").read_text()
     for ending in ("png", "csv"):
         picture = f"reconstructions.{ending}"
@@ -374,9 +392,7 @@ def test_seeds_are_published_one_after_the_other(tmp_path: Path) -> None:
     assert not [file for file in published.rglob("*") if file.is_symlink() or file.suffix in {".npz", ".pdf"}]
 
 
-def test_a_variant_is_added_to_the_record(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+def test_a_variant_is_added_to_the_record(published: Path, tmp_path: Path) -> None:
     before = (published / "papers/comparison/same-images.csv").read_text()
     later = finished(tmp_path / "later", (1,), variants=("em",))
     publish(later.files.folder, published, CONFIG, add=True)
@@ -387,14 +403,11 @@ def test_a_variant_is_added_to_the_record(tmp_path: Path) -> None:
     assert set(table[changed]["seeds"]) == {"2"}
 
 
-def test_runs_of_other_settings_are_not_added(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+def test_runs_of_other_settings_are_not_added(published: Path, later: Results) -> None:
     file = published / "runs/comparison/em/seed-0/config.json"
     config = io.read_json(file)
     io.write_json(file, config | {"training": config["training"] | {"steps": 7}})
     before = {each: each.read_bytes() for each in published.rglob("*") if each.is_file()}
-    later = finished(tmp_path / "later", (1,))
     with pytest.raises(UserError, match=r"em/seed-0: trained with other settings than the variant has today; publish"):
         publish(later.files.folder, published, CONFIG, add=True)
     assert {each: each.read_bytes() for each in published.rglob("*") if each.is_file()} == before
@@ -402,11 +415,11 @@ def test_runs_of_other_settings_are_not_added(tmp_path: Path) -> None:
     assert not (published / "runs/comparison/em/seed-0").exists()
 
 
-def test_another_seed_from_the_same_folder_is_added(tmp_path: Path) -> None:
+def test_another_seed_from_the_same_folder_is_added(
+    runs: dict[tuple[int, ...], Results], published: Path, later: Results
+) -> None:
     """Runs of other seeds in the folder, which its metrics do not contain, do not replace published ones."""
-    published, whole = tmp_path / "published" / "desk", finished(tmp_path / "whole", (0, 1))
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
-    later = finished(tmp_path / "later", (1,))
+    whole = runs[0, 1]
     for run in whole.files.folder.glob("runs/comparison/*/seed-0"):
         shutil.copytree(run, later.files.folder / run.relative_to(whole.files.folder), dirs_exist_ok=True)
     publish(later.files.folder, published, CONFIG, add=True)
@@ -418,11 +431,8 @@ def test_another_seed_from_the_same_folder_is_added(tmp_path: Path) -> None:
     assert "em/seed-1" in page
 
 
-def test_costs_are_those_of_the_timing_that_is_kept(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+def test_costs_are_those_of_the_timing_that_is_kept(published: Path, later: Results) -> None:
     before = (published / "papers/comparison/cost.csv").read_text()
-    later = finished(tmp_path / "later", (1,))
     file = later.files.timing("comparison", "cost")
     timing = io.read_json(file)
     steps = {name: [9 * each for each in seconds] for name, seconds in timing["seconds_per_step"].items()}
@@ -433,10 +443,7 @@ def test_costs_are_those_of_the_timing_that_is_kept(tmp_path: Path) -> None:
     assert set(metrics[metrics["metric"] == "seconds-equal-images"]["seed"]) == {0}
 
 
-def test_a_timing_must_have_all_variants(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
-    later = finished(tmp_path / "later", (1,))
+def test_a_timing_must_have_all_variants(published: Path, later: Results) -> None:
     for file in (published / "papers/comparison/timings/cost.json", later.files.timing("comparison", "cost")):
         timing = io.read_json(file)
         del timing["seconds_per_step"]["em"]
@@ -445,23 +452,18 @@ def test_a_timing_must_have_all_variants(tmp_path: Path) -> None:
         publish(later.files.folder, published, CONFIG, add=True)
 
 
-def test_a_published_variant_is_not_left_out(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+def test_a_published_variant_is_not_left_out(published: Path, tmp_path: Path) -> None:
     later = finished(tmp_path / "later", (1,), variants=("convnet",))
     with pytest.raises(UserError, match="comparison/em is published; to keep it, remove it from --without"):
         publish(later.files.folder, published, CONFIG, add=True, without=["comparison/em"])
 
 
-def test_runs_that_were_measured_otherwise_are_not_added(tmp_path: Path) -> None:
-    published = tmp_path / "published" / "desk"
-    publish(finished(tmp_path / "first", (0,)).files.folder, published, CONFIG)
+def test_runs_that_were_measured_otherwise_are_not_added(published: Path, later: Results) -> None:
     file = published / "runs/comparison/em/seed-0/heads.json"
     heads = io.read_json(file)
     part = heads["linear"]["affnist"]["protocol"]["test"]
     part["set"] = part["set"].replace("affnist-generated", "affnist")
     io.write_json(file, heads)
-    later = finished(tmp_path / "later", (1,))
     with pytest.raises(UserError, match="head linear, protocol affnist: measured with other settings or data"):
         publish(later.files.folder, published, CONFIG, add=True)
     part["set"] = part["set"].replace("affnist", "affnist-generated")
@@ -473,9 +475,8 @@ def test_runs_that_were_measured_otherwise_are_not_added(tmp_path: Path) -> None
         publish(later.files.folder, published, CONFIG, add=True)
 
 
-def test_nothing_to_add_to(tmp_path: Path) -> None:
-    results = finished(tmp_path / "first", (0,))
-    published = tmp_path / "published" / "desk"
+def test_nothing_to_add_to(runs: dict[tuple[int, ...], Results], tmp_path: Path) -> None:
+    results, published = runs[0,], tmp_path / "published" / "desk"
     publish(results.files.folder, published, CONFIG, add=True)
     for picture in results.paper.figures:
         assert (published / f"papers/comparison/{picture}.png").exists()
