@@ -142,6 +142,7 @@ def test_the_record_of_a_run(dataset: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_is_written_again_without_training(dataset: Path, tmp_path: Path) -> None:
     first = run(dataset, tmp_path)
+    assert [file.name for file in (tmp_path / "ckpt").iterdir()] == [checkpoint.FILE], "no state of the optimisers"
     seconds = json.loads((first / "record.json").read_text())["wall_seconds"]
     first.rename(tmp_path / "kept")
     again = run(dataset, tmp_path)

@@ -104,6 +104,8 @@ def train(
         **_cost(model, progress, training, where),
     }
     io.write_json(out / "record.json", record)
+    # The last checkpoint stays, so that lost outputs are written again without training.
+    (checkpoints / checkpoint.PREVIOUS).unlink(missing_ok=True)
 
 
 def load_model(run: Path, device: torch.device, step: int | None = None) -> tuple[Model, dict[str, Any]]:
