@@ -13,7 +13,7 @@ from recaps.nn.precision import float32
 
 
 class ConvNet(Model):
-    """Convolutions with ReLU and 2x2 max pooling, a hidden layer with ReLU, and a linear layer.
+    """Convolutions with ReLU and, if wanted, 2x2 max pooling; a hidden layer with ReLU; and a linear layer.
 
     Maps images [B, C, H, W] to class scores (logits) [B, classes].
     """
@@ -23,9 +23,11 @@ class ConvNet(Model):
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         for wide in options.channels:
-            layers += [Convolution(channels, wide, options.kernel), nn.ReLU(), nn.MaxPool2d(2)]
-            channels = wide
-            height, width = (height - options.kernel + 1) // 2, (width - options.kernel + 1) // 2
+            layers += [Convolution(channels, wide, options.kernel), nn.ReLU()]
+            channels, height, width = wide, height - options.kernel + 1, width - options.kernel + 1
+            if options.pooling:
+                layers.append(nn.MaxPool2d(2))
+                height, width = height // 2, width // 2
             if min(height, width) < 1:
                 raise UserError(
                     f"model: images of {image_shape[1]}x{image_shape[2]} are too small for its convolutions"

@@ -83,12 +83,14 @@ class Supervised(ClassCapsules):
 
 
 class ConvNetOptions(ModelOptions):
-    """Convolutions with max pooling, one hidden layer, and a softmax over the classes."""
+    """Convolutions, one hidden layer, and a softmax over the classes."""
 
     module: ClassVar[str] = "recaps.models.convnet"
     family: Literal["convnet"] = "convnet"
     channels: tuple[int, ...] = (512, 256)
-    """Channels of each convolution. A ReLU and a 2x2 max pooling follow it."""
+    """Channels of each convolution. A ReLU follows it."""
+    pooling: bool = True
+    """2x2 max pooling after each ReLU."""
     kernel: int = Field(5, ge=1)
     """Side of the convolutions' kernels, in pixels."""
     hidden: int = Field(1024, ge=1)
