@@ -34,8 +34,6 @@ from recaps.training.images import images_of
 from recaps.workflow.plan import Plan
 
 CPU = torch.device("cpu")
-#: Checkpoints that a run keeps.
-CHECKPOINTS = 2
 
 
 def jobs(plan: Plan) -> dict[str, int]:
@@ -59,7 +57,7 @@ def jobs(plan: Plan) -> dict[str, int]:
 
 
 def sizes(variant: Variant) -> dict[str, int]:
-    """Return the bytes of a run's model, of its checkpoints, and of the latents of one image.
+    """Return the bytes of a run's model, of its last checkpoint, and of the latents of one image.
 
     The function builds the model, and trains it for one step of each phase on two random images.
     """
@@ -71,9 +69,8 @@ def sizes(variant: Variant) -> dict[str, int]:
             model.training_step(Batches(two, training, 0, CPU)(0), step)
         latents = latents_of(model.eval(), two, range(2), training, CPU)
     weights = _bytes(model.state_dict())
-    optimizers = _bytes({name: each.state_dict() for name, each in model.optimizers().items()})
     per_image = sum(each.nbytes for each in latents.values()) // 2 + 8  # and the index of the original
-    return {"models": weights, "checkpoints": CHECKPOINTS * (weights + optimizers), "latents": per_image}
+    return {"models": weights, "checkpoints": weights, "latents": per_image}
 
 
 def _bytes(state: Any) -> int:
@@ -108,9 +105,10 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
         read = sum(
             min(images(snapshot_of(name)[0], project.scale, pairs=True), limit) for name, limit in limits.items()
         )
-        amounts = {"latents": read, "models": 1 + len(variant.training.snapshots)}
+        models = 1 + len(variant.training.snapshots)
+        amounts = {"latents": read, "models": models, "checkpoints": models}
         for kind, size in known[bench.work_of(variant)].items():
-            total[kind] += len(project.seeds_of(variant)) * size * amounts.get(kind, 1)
+            total[kind] += len(project.seeds_of(variant)) * size * amounts[kind]
     for name in {project.resolve(name) for paper in project.papers.values() for name in paper.used_sets}:
         about = catalogue.describe(name.split("/")[0])
         pixels = about["channels"] * about["height"] * about["width"]

@@ -35,11 +35,11 @@ def test_hours_are_the_steps_of_each_phase() -> None:
 
 
 def test_sizes_of_an_autoencoder_by_hand() -> None:
-    """784-64-640 and back from 320: weights and a key of noise, two checkpoints with Adam's state, latents."""
+    """784-64-640 and back from 320: weights and a key of noise, in the model and in the checkpoint; latents."""
     found = estimate.sizes(project().papers["experts"].variants["mnist-vae"])
     parameters = (784 * 64 + 64) + (64 * 640 + 640) + (320 * 64 + 64) + (64 * 784 + 784)
-    weights, adam = 4 * parameters + 8, 2 * 4 * parameters + 4 * 8
-    assert found == {"models": weights, "checkpoints": 2 * (weights + adam), "latents": 4 * (3 * 320 + 1) + 8 + 8}
+    weights = 4 * parameters + 8
+    assert found == {"models": weights, "checkpoints": weights, "latents": 4 * (3 * 320 + 1) + 8 + 8}
 
 
 def test_storage_of_a_paper_by_hand() -> None:
@@ -57,6 +57,7 @@ def test_storage_of_a_paper_by_hand() -> None:
     more = experts.model_copy(update={"variants": {**experts.variants, "mnist-judge": watched}})
     with_snapshots = estimate.storage(paper.model_copy(update={"papers": {"experts": more}}), known)
     assert with_snapshots["models"] == pytest.approx(2 * (8 + 3) * 100 / 1e9)
+    assert with_snapshots["checkpoints"] == pytest.approx(2 * (8 + 3) * 300 / 1e9)
     assert found["checkpoints"] == pytest.approx(2 * 8 * 300 / 1e9)
     assert found["latents"] == pytest.approx(2 * 10 * read / 1e9)
     assert found["data sets"] == pytest.approx(2 * 70_000 * (28 * 28 + 8) / 1e9)
