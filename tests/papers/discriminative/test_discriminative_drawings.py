@@ -201,6 +201,19 @@ def test_time_is_compared_within_each_round(table: pd.DataFrame) -> None:
     assert not values(table, "cifar-dr", "time-ratio")
 
 
+def test_a_step_without_decoder_is_compared_in_batches_of_the_same_size(
+    table: pd.DataFrame, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timing = results.timing("steps")
+    without, whole = (timing["seconds_per_step"][name] for name in ("fashion-l2-fc", "fashion-l2"))
+    expected = [np.mean([one / two for one, two in zip(without, whole, strict=True)])]
+    assert values(table, "fashion-l2-fc", "time-without-decoder") == pytest.approx(expected)
+    assert not values(table, "fashion-l2", "time-without-decoder")
+    others = timing | {"batch_size": timing["batch_size"] | {"fashion-l2-fc": 32}}
+    monkeypatch.setattr(Results, "timing", lambda self, name: others)
+    assert not values(metrics.combined(results), "fashion-l2-fc", "time-without-decoder")
+
+
 def test_decoded_images_are_those_that_are_classified_right(results: Results) -> None:
     brightness = np.array([0, 50, 100, 200, 255]) / 255  # without the fourth image
     own, other = (28 * 14 * (brightness - shade) ** 2 for shade in (0.5, 0.25))

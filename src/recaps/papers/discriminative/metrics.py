@@ -216,14 +216,20 @@ def _reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
 
 
 def _ratios(results: Results) -> list[MetricRow]:
-    """Ratio of step times to DR, recorded under each variant's first seed, because a timing trains nothing."""
+    """Ratios of step times within each round of the timing, under each variant's first seed: a timing trains nothing.
+
+    `time-ratio` is relative to DR, `time-without-decoder` to the same algorithm with a decoder.
+    """
     timing = results.timing("steps")
-    seconds = timing["seconds_per_step"]
     rows = []
     for by_algorithm in by_dataset(results.paper).values():
         for algorithm, variant in by_algorithm.items():
-            if algorithm != "dr" and variant in seconds and by_algorithm.get("dr") in seconds:
-                ratios = np.array(seconds[variant]) / np.array(seconds[by_algorithm["dr"]])
-                first = results.own_seeds[variant][0]
-                rows.append(mean_row(variant, first, "time-ratio", ratios, "ratio", timing["device"]))
+            others = {"time-ratio": "dr", "time-without-decoder": algorithm.removesuffix("-fc")}
+            for metric, name in others.items():
+                other = by_algorithm.get(name)
+                if name != algorithm and {variant, other} <= timing["seconds_per_step"].keys():
+                    one, two = (np.array(timing["seconds_per_step"][each]) for each in (variant, other))
+                    if metric == "time-ratio" or timing["batch_size"][variant] == timing["batch_size"][other]:
+                        first = results.own_seeds[variant][0]
+                        rows.append(mean_row(variant, first, metric, one / two, "ratio", timing["device"]))
     return rows
