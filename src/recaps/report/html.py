@@ -203,7 +203,6 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
     days = _several((min(finished), max(finished))) if finished else ""
     seconds = sum(float(run.get("wall_seconds") or 0) for run in records)
     facts = [
-        ("Papers", str(len(project.papers))),
         ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
         ("Seeds", ", ".join(map(str, sorted({run["seed"] for run in records}) or project.seeds))),
         ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
