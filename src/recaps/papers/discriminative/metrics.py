@@ -221,15 +221,17 @@ def _ratios(results: Results) -> list[MetricRow]:
     `time-ratio` is relative to DR, `time-without-decoder` to the same algorithm with a decoder.
     """
     timing = results.timing("steps")
+    seconds, images = timing["seconds_per_step"], timing["batch_size"]
     rows = []
     for by_algorithm in by_dataset(results.paper).values():
         for algorithm, variant in by_algorithm.items():
-            others = {"time-ratio": "dr", "time-without-decoder": algorithm.removesuffix("-fc")}
-            for metric, name in others.items():
-                other = by_algorithm.get(name)
-                if name != algorithm and {variant, other} <= timing["seconds_per_step"].keys():
-                    one, two = (np.array(timing["seconds_per_step"][each]) for each in (variant, other))
-                    if metric == "time-ratio" or timing["batch_size"][variant] == timing["batch_size"][other]:
-                        first = results.own_seeds[variant][0]
-                        rows.append(mean_row(variant, first, metric, one / two, "ratio", timing["device"]))
+            others = {"time-ratio": by_algorithm.get("dr")}
+            whole = by_algorithm.get(algorithm.removesuffix("-fc"))
+            if images.get(variant) == images.get(whole):
+                others["time-without-decoder"] = whole
+            for metric, other in others.items():
+                if other != variant and {variant, other} <= seconds.keys():
+                    ratios = np.array(seconds[variant]) / np.array(seconds[other])
+                    first = results.own_seeds[variant][0]
+                    rows.append(mean_row(variant, first, metric, ratios, "ratio", timing["device"]))
     return rows
