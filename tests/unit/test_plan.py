@@ -280,7 +280,7 @@ def test_captions_are_no_setting_of_the_metrics(plan: Any) -> None:
 
 
 def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recaps.workflow.plan.FOLDER", tmp_path)
+    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
     with pytest.raises(UserError, match=r"claims.yaml: no such file, and the paper needs it"):
         plan(papers=["sparse"])
 
@@ -303,7 +303,7 @@ def test_claims_name_variants_of_the_paper(
         file.write(f"  - {{id: sparse/table-1/a, kind: number, where: b, statement: c, reason: d, {measure}}}\n")
     scales = {"scales": {"paper": {"variants": {"wide": {}}}}, "variants": {"dense": {}}}
     (tmp_path / "sparse/paper.yaml").write_text(json.dumps(scales))
-    monkeypatch.setattr("recaps.workflow.plan.FOLDER", tmp_path)
+    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         plan(papers=["sparse"], without=["sparse/supcaps"])
 

@@ -14,7 +14,7 @@ from recaps.config.load import read_yaml
 from recaps.errors import UserError
 from recaps.io import short, write_text
 from recaps.nn.routing import registry
-from recaps.workflow.plan import TARGETS
+from recaps.workflow.checks import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
 WHAT = ("paper", "routing")

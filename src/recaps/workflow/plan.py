@@ -18,15 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load, variants_at_any_scale
+from recaps.config.load import Project, load
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
-from recaps.papers import FOLDER
-from recaps.report.claims import Claim, check_variants, printed, read
-from recaps.workflow import layout, receipts
+from recaps.report.claims import printed
+from recaps.workflow import checks, layout, receipts
 from recaps.workflow.fingerprint import fingerprint
 from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, Layout
 
@@ -63,9 +62,6 @@ def growing(amount: int) -> Callable[[Any, int], int]:
 #: The folder of device files.
 DEVICES = Path("/dev")
 
-#: Targets of the workflow; no paper may have their names.
-TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
-
 
 class Plan:
     """All files of one scale, with the settings and the code that each depends on."""
@@ -76,12 +72,7 @@ class Plan:
         self.results = project.config.results
         self.data = project.config.data
         self.files = Layout(Path(self.results, self.scale))
-        self._check_folders()
-        self._check_papers()
-        self._check_claims()
-        self._check_own_data()
-        self._check_sets()
-        self._check_classes()
+        checks.check(project)
 
     # Wildcards
 
@@ -187,11 +178,11 @@ class Plan:
 
     def readings(self) -> list[str]:
         """Return the pages of the papers."""
-        return [self._own(paper, "README.md") for paper in self.project.papers]
+        return [str(checks.own_file(paper, "README.md")) for paper in self.project.papers]
 
     def claims(self) -> list[str]:
         """Return the claims of the papers."""
-        return [self._own(paper, "claims.yaml") for paper in self.project.papers]
+        return [str(checks.own_file(paper, "claims.yaml")) for paper in self.project.papers]
 
     # Inputs of the rules
 
@@ -364,7 +355,7 @@ class Plan:
             "code": lambda wildcards: self.code(f"draw_{kind}", f"recaps.papers.{paper}.{kind}"),
             "project": lambda wildcards: self._drawn(paper, kind),
             # The part of the claims that drawings depend on: the numbers that the paper prints.
-            "printed": lambda wildcards: printed(self._claims(paper)),
+            "printed": lambda wildcards: printed(checks.claims_of(paper)),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
@@ -432,13 +423,6 @@ class Plan:
         """Return the files of a prepared split, by its name at this scale."""
         return [str(self.files.dataset(name) / file) for file in DATASET_FILES]
 
-    def _own(self, paper: str, file: str) -> str:
-        """Return a file of the paper's own folder."""
-        return str(short(FOLDER / paper / file))
-
-    def _claims(self, paper: str) -> list[Claim]:
-        return _claims(Path(self._own(paper, "claims.yaml")))
-
     def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
         runs = [self.of_run(*run) for run in self.runs([paper], variants)]
         return [
@@ -457,7 +441,7 @@ class Plan:
     def _variant(self, wildcards: Any) -> Variant:
         paper = self.project.papers[wildcards.paper]
         if wildcards.variant not in paper.variants:
-            where = self._own(wildcards.paper, "paper.yaml")
+            where = checks.own_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 
@@ -467,77 +451,6 @@ class Plan:
     def _timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""
         return self.project.timed(wildcards.paper, wildcards.timing)
-
-    # Checks across files
-
-    def _check_folders(self) -> None:
-        """Refuse a folder that cannot be made because there is a file of this name."""
-        for key, folder in (("results", self.results), ("data", self.data)):
-            for path in (Path(folder), *Path(folder).parents):
-                if path.exists() and not path.is_dir():
-                    raise UserError(f"config: {key}: {path} is a file; name a folder")
-
-    def _check_papers(self) -> None:
-        """Refuse a paper with the name of a target, or without a file that its configuration needs."""
-        for name, paper in self.project.papers.items():
-            if name in TARGETS:
-                raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
-            needed = {"claims.yaml": True, "README.md": True, "metrics.py": True}
-            needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
-            needed["probes.py"] = any(variant.probes for variant in paper.variants.values())
-            for file, is_needed in needed.items():
-                if is_needed and not (FOLDER / name / file).is_file():
-                    raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
-
-    def _check_claims(self) -> None:
-        """Refuse a claim about a variant that its paper has at no scale."""
-        for name, paper in self.project.papers.items():
-            claims, lost = self._claims(name), self.project.left_out.get(name)
-            named = {measure.variant for claim in claims for measure in claim.measures}
-            others = set(lost.variants) if lost else set()
-            if not named <= {*paper.variants, *others}:
-                others |= variants_at_any_scale(FOLDER / name / "paper.yaml")
-            check_variants(claims, {name: paper}, others)
-
-    def _check_own_data(self) -> None:
-        """Refuse a name that own data cannot have, and a set that they cannot replace."""
-        for name in self.project.own:
-            taken = [each for each in catalogue.names() if each == name or each.endswith(f"-{name}")]
-            if taken:
-                raise UserError(f"config: datasets: '{name}' could be confused with '{taken[0]}'; give another name")
-        for name, other in self.project.replaced.items():
-            if other in self.project.own and name not in catalogue.replaceable():
-                known = ", ".join(catalogue.replaceable())
-                raise UserError(f"config: datasets: your own data cannot replace '{name}'; they can replace {known}")
-
-    def _check_sets(self) -> None:
-        """Refuse sets, splits and options that are not in the catalogue."""
-        scale = f"config/scales/{self.scale}.yaml"
-        for name, other in self.project.replaced.items():
-            if other in self.project.own:
-                continue
-            shapes = [_at("config: datasets", _shape, each) for each in (name, other)]
-            if shapes[0] != shapes[1]:
-                raise UserError(
-                    f"config: datasets: '{other}' has {shapes[1]}, but '{name}' has {shapes[0]}; name a data set of the"
-                    " same shape"
-                )
-        for name, options in self.project.scale.dataset_options.items():
-            _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
-        for paper, settings in self.project.papers.items():
-            for name in sorted(settings.used_sets):
-                replacement, split = self.project.resolve(name).split("/")
-                like, _ = self.project.origin(replacement)
-                _at(self._own(paper, "paper.yaml"), catalogue.check_split, like, split)
-
-    def _check_classes(self) -> None:
-        """Refuse a model with another number of classes than its data."""
-        for paper, settings in self.project.papers.items():
-            for name, variant in settings.variants.items():
-                used, mine = self.project.origin(self.project.dataset(variant.data.split("/")[0]))
-                if mine is None:
-                    where = f"{self._own(paper, 'paper.yaml')}: variants.{name}"
-                    _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
 
 
 def _has_gpu() -> bool:
@@ -560,27 +473,10 @@ def _probes(paper: str, variant: Variant) -> list[str]:
     return [f"recaps.papers.{paper}.probes"] if variant.probes else []
 
 
-#: A file of claims is read once.
-_claims = functools.cache(read)
-
-
 def family(variant: Variant) -> list[str]:
     """Return the modules that a variant's model is imported from by name."""
     modules: list[str] = variant.model.modules
     return modules
-
-
-def _shape(name: str) -> str:
-    about = catalogue.describe(name)
-    return f"images of {about['channels']}x{about['height']}x{about['width']} in {about['classes']} classes"
-
-
-def _at(where: str, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Call `check`, and add to its UserError where the mistake is."""
-    try:
-        return check(*arguments)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
 
 
 def _show_library_to_jobs() -> None:

@@ -33,7 +33,7 @@ from recaps.report.metrics import (
     steps_to_settle,
     travel,
 )
-from recaps.report.results import Results, mean_row
+from recaps.report.results import Results, mean_row, time_ratio_row
 
 CLAIMS = made_results.claims("discriminative")
 
@@ -193,10 +193,11 @@ def test_coefficients_are_counted_where_they_learn_for_long_enough(table: pd.Dat
     assert not values(table, "mnist-l2", "coefficients-negative"), "6,000 steps cannot take one from 1 to 0"
 
 
-def test_time_is_compared_within_each_round(table: pd.DataFrame) -> None:
+def test_times_are_compared_by_their_medians(table: pd.DataFrame) -> None:
     row = table[(table["variant"] == "cifar-l2-fc") & (table["metric"] == "time-ratio")]
-    assert list(row["value"]) == pytest.approx([0.6])  # 0.5 / 1 and 1.4 / 2, once for all seeds
-    assert list(row["se"]) == pytest.approx([0.1])
+    assert list(row["value"]) == pytest.approx([0.95 / 1.5])  # rounds of 0.5 and 1.4 s, and of 1 and 2 s; once for all
+    # Resampled, the two rounds give 0.5, 0.95 / 1.5 twice, and 0.7.
+    assert list(row["se"]) == pytest.approx([np.std([0.5, 0.95 / 1.5, 0.95 / 1.5, 0.7])], rel=0.05)
     assert list(row["n"]) == [2]
     assert not values(table, "cifar-dr", "time-ratio")
 
@@ -206,7 +207,7 @@ def test_a_step_without_decoder_is_compared_in_batches_of_the_same_size(
 ) -> None:
     timing = results.timing("steps")
     without, whole = (timing["seconds_per_step"][name] for name in ("fashion-l2-fc", "fashion-l2"))
-    expected = [np.mean([one / two for one, two in zip(without, whole, strict=True)])]
+    expected = [np.median(without) / np.median(whole)]
     assert values(table, "fashion-l2-fc", "time-without-decoder") == pytest.approx(expected)
     assert not values(table, "fashion-l2", "time-without-decoder")
     others = timing | {"batch_size": timing["batch_size"] | {"fashion-l2-fc": 32}}
@@ -303,7 +304,14 @@ def test_beyond_the_class_mean() -> None:
 
 
 def test_one_round_tells_no_error() -> None:
-    assert math.isnan(mean_row("a", 0, "time-ratio", np.array([0.7]), "ratio", "")[4])
+    timing = {"seconds_per_step": {"a": [0.7], "b": [1.0]}, "device": ""}
+    assert time_ratio_row("a", 0, "time-ratio", timing, "b")[3:6] == (0.7, pytest.approx(math.nan, nan_ok=True), 1)
+    assert math.isnan(mean_row("a", 0, "error", np.array([0.7]), "percent", "")[4])
+
+
+def test_one_slow_round_changes_no_ratio() -> None:
+    timing = {"seconds_per_step": {"a": [0.8, 0.8, 0.8], "b": [1.0, 1.0, 5.0]}, "device": ""}
+    assert time_ratio_row("a", 0, "time-ratio", timing, "b")[3] == 0.8
 
 
 # Figures

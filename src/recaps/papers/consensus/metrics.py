@@ -10,7 +10,7 @@ import pandas as pd
 from recaps.config.variant import Variant
 from recaps.npz import Array
 from recaps.papers.consensus import architecture
-from recaps.report.results import MetricRow, Results, mean_row, metric_rows
+from recaps.report.results import MetricRow, Results, mean_row, metric_rows, time_ratio_row
 
 #: Names of the data sets in tables and figures. Any other data set keeps the prefix of its variants as its name.
 DATASETS = {"mnist": "MNIST", "norb": "smallNORB"}
@@ -178,5 +178,5 @@ def combined(results: Results) -> pd.DataFrame:
             hours = seconds[name] / batch[name] * IMAGES / 3600
             rows.append(mean_row(*own, "hours", hours, "hours", timing["device"]))
         if name != em and em in seconds:
-            rows.append(mean_row(*own, "time-ratio", seconds[name] / seconds[em], "ratio", timing["device"]))
+            rows.append(time_ratio_row(*own, "time-ratio", timing, em))
     return metric_rows(rows)

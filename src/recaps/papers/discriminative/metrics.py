@@ -32,7 +32,7 @@ from recaps.report.metrics import (
     steps_to_settle,
     travel,
 )
-from recaps.report.results import MetricRow, Results, mean_row, metric_rows
+from recaps.report.results import MetricRow, Results, mean_row, metric_rows, time_ratio_row
 
 #: Figure 2 shows this many images of each class.
 SHOWN = 10
@@ -216,7 +216,7 @@ def _reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
 
 
 def _ratios(results: Results) -> list[MetricRow]:
-    """Ratios of step times within each round of the timing, under each variant's first seed: a timing trains nothing.
+    """Ratios of step times, under each variant's first seed: a timing trains nothing.
 
     `time-ratio` is relative to DR, `time-without-decoder` to the same algorithm with a decoder.
     """
@@ -225,13 +225,11 @@ def _ratios(results: Results) -> list[MetricRow]:
     rows = []
     for by_algorithm in by_dataset(results.paper).values():
         for algorithm, variant in by_algorithm.items():
-            others = {"time-ratio": by_algorithm.get("dr")}
-            whole = by_algorithm.get(algorithm.removesuffix("-fc"))
+            others = {"time-ratio": by_algorithm.get("dr", "")}
+            whole = by_algorithm.get(algorithm.removesuffix("-fc"), "")
             if images.get(variant) == images.get(whole):
                 others["time-without-decoder"] = whole
             for metric, other in others.items():
                 if other != variant and {variant, other} <= seconds.keys():
-                    ratios = np.array(seconds[variant]) / np.array(seconds[other])
-                    first = results.own_seeds[variant][0]
-                    rows.append(mean_row(variant, first, metric, ratios, "ratio", timing["device"]))
+                    rows.append(time_ratio_row(variant, results.own_seeds[variant][0], metric, timing, other))
     return rows

@@ -1,0 +1,125 @@
+"""Checks of a configuration that need more than one of its files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recaps.config.load import Project, variants_at_any_scale
+from recaps.datasets import catalogue
+from recaps.errors import UserError
+from recaps.io import short
+from recaps.papers import FOLDER
+from recaps.report.claims import Claim, check_variants, read
+
+#: Targets of the workflow; no paper may have their names.
+TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
+
+#: A file of claims is read once.
+_read = functools.cache(read)
+
+
+def check(project: Project) -> None:
+    """Raise a UserError at the first mistake."""
+    for each in (_folders, _papers, _claims, _own_data, _sets, _classes):
+        each(project)
+
+
+def own_file(paper: str, file: str) -> Path:
+    """Return a file of a paper's own folder."""
+    return short(FOLDER / paper / file)
+
+
+def claims_of(paper: str) -> list[Claim]:
+    """Return the claims of a paper."""
+    return _read(own_file(paper, "claims.yaml"))
+
+
+def _folders(project: Project) -> None:
+    """Refuse a folder that cannot be made because there is a file of this name."""
+    for key, folder in (("results", project.config.results), ("data", project.config.data)):
+        for path in (Path(folder), *Path(folder).parents):
+            if path.exists() and not path.is_dir():
+                raise UserError(f"config: {key}: {path} is a file; name a folder")
+
+
+def _papers(project: Project) -> None:
+    """Refuse a paper with the name of a target, or without a file that its configuration needs."""
+    for name, paper in project.papers.items():
+        if name in TARGETS:
+            raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
+        needed = {"claims.yaml": True, "README.md": True, "metrics.py": True}
+        needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
+        needed["probes.py"] = any(variant.probes for variant in paper.variants.values())
+        for file, is_needed in needed.items():
+            if is_needed and not (FOLDER / name / file).is_file():
+                raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
+
+
+def _claims(project: Project) -> None:
+    """Refuse a claim about a variant that its paper has at no scale."""
+    for name, paper in project.papers.items():
+        claims, lost = claims_of(name), project.left_out.get(name)
+        named = {measure.variant for claim in claims for measure in claim.measures}
+        others = set(lost.variants) if lost else set()
+        if not named <= {*paper.variants, *others}:
+            others |= variants_at_any_scale(FOLDER / name / "paper.yaml")
+        check_variants(claims, {name: paper}, others)
+
+
+def _own_data(project: Project) -> None:
+    """Refuse a name that own data cannot have, and a set that they cannot replace."""
+    for name in project.own:
+        taken = [each for each in catalogue.names() if each == name or each.endswith(f"-{name}")]
+        if taken:
+            raise UserError(f"config: datasets: '{name}' could be confused with '{taken[0]}'; give another name")
+    for name, other in project.replaced.items():
+        if other in project.own and name not in catalogue.replaceable():
+            known = ", ".join(catalogue.replaceable())
+            raise UserError(f"config: datasets: your own data cannot replace '{name}'; they can replace {known}")
+
+
+def _sets(project: Project) -> None:
+    """Refuse sets, splits and options that are not in the catalogue."""
+    scale = f"config/scales/{project.config.scale}.yaml"
+    for name, other in project.replaced.items():
+        if other in project.own:
+            continue
+        shapes = [_at("config: datasets", _shape, each) for each in (name, other)]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"config: datasets: '{other}' has {shapes[1]}, but '{name}' has {shapes[0]}; name a data set of the"
+                " same shape"
+            )
+    for name, options in project.scale.dataset_options.items():
+        _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
+    for paper, settings in project.papers.items():
+        for name in sorted(settings.used_sets):
+            replacement, split = project.resolve(name).split("/")
+            like, _ = project.origin(replacement)
+            _at(own_file(paper, "paper.yaml"), catalogue.check_split, like, split)
+
+
+def _classes(project: Project) -> None:
+    """Refuse a model with another number of classes than its data."""
+    for paper, settings in project.papers.items():
+        for name, variant in settings.variants.items():
+            used, mine = project.origin(project.dataset(variant.data.split("/")[0]))
+            if mine is None:
+                where = f"{own_file(paper, 'paper.yaml')}: variants.{name}"
+                _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
+
+
+def _at(where: object, check: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `check`, and add to its UserError where the mistake is."""
+    try:
+        return check(*arguments)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _shape(name: str) -> str:
+    about = catalogue.describe(name)
+    return f"images of {about['channels']}x{about['height']}x{about['width']} in {about['classes']} classes"
