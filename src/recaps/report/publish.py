@@ -241,10 +241,14 @@ def _copy(results: Path, building: Path, path: Path) -> bool:
 
 
 def _kept_rows(lines: Sequence[str]) -> list[int]:
-    """Positions of the rows of a history to keep: some, evenly spread, and all that have a test error."""
+    """Positions of the rows of a history to keep: all that have a test error, and some of the others, evenly spread.
+
+    A history that has been thinned stays as it is.
+    """
     rows = list(csv.DictReader(lines))
-    tested = {place for place, row in enumerate(rows) if row.get("test_error")}
-    return sorted(tested.union(thin(range(len(rows)), MOST_ROWS)))
+    tested = [place for place, row in enumerate(rows) if row.get("test_error")]
+    others = [place for place, row in enumerate(rows) if not row.get("test_error")]
+    return sorted([*tested, *thin(others, MOST_ROWS)])
 
 
 def _complete(
