@@ -6,7 +6,7 @@ localrules:
     build_report,
 
 
-csv, md, json = files.scorecard()
+csv, md, json, png = files.scorecard()
 
 
 rule score_claims:
@@ -23,6 +23,12 @@ rule score_claims:
         ),
         md=md,
         json=json,
+        png=report(
+            png,
+            caption="../workflow/report/scorecard.rst",
+            category="Scorecard",
+            labels={"scale": "{scale}"},
+        ),
         # For `dvc metrics`.
         verdicts=[files.verdicts(paper) for paper in plan.project.papers],
     log:

@@ -6,7 +6,6 @@ The files are those of the workflow, which continues with them, also with unfini
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print(text: str) -> int:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # the reader has stopped, as in `python -m recaps list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
+    print(text)
     return 0
 
 

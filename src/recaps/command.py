@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -14,15 +16,23 @@ Arguments = ParamSpec("Arguments")
 
 
 def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
-    """Decorate the `main` of a command line: UserError ends in one line on stderr and the exit status of the error."""
+    """Decorate the `main` of a command line: UserError ends in one line on stderr and the exit status of the error.
+
+    A reader of the output who stops early ends it as shells expect, without a traceback.
+    """
 
     @functools.wraps(main)
     def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
         try:
-            return main(*arguments, **options)
+            status = main(*arguments, **options)
+            sys.stdout.flush()
+            return status
         except UserError as error:
             print(f"recaps: {error}", file=sys.stderr)
             return error.status
+        except BrokenPipeError:  # the reader has stopped, as in `python -m recaps list | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
+            return 128 + signal.SIGPIPE
 
     return reported
 

@@ -58,7 +58,7 @@ def test_outputs_are_drawn_from_what_they_declare(
     finished: Clone, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(finished.folder)
-    monkeypatch.setattr(draw, "_save", lambda drawing, path: None)
+    monkeypatch.setattr(draw, "save", lambda drawing, path: None)
     plan = Plan(project)
     for paper, settings in project.papers.items():
         whole = {"project": plan.settings(paper), "printed": printed(read(FOLDER / paper / "claims.yaml"))}

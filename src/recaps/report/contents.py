@@ -86,15 +86,18 @@ def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bo
     _, image, data = files.figure(paper, name)
     if not image.exists():
         return None
-    width, height = _png_size(image)
     return Figure(
         name=name,
         output=output,
-        image=_source(image, files, "image/png", linked),
-        width=width,
-        height=height,
         data=_source(data, files, "text/csv", linked) if data.exists() else "",
+        **read_picture(image, files, linked),
     )
+
+
+def read_picture(file: Path, files: Layout, linked: bool = False) -> dict[str, Any]:
+    """Return the address of a picture as `image`, and its `width` and `height` in pixels."""
+    width, height = _png_size(file)
+    return {"image": _source(file, files, "image/png", linked), "width": width, "height": height}
 
 
 def _png_size(file: Path) -> tuple[int, int]:

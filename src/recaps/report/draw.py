@@ -23,7 +23,7 @@ from recaps.workflow.layout import FIGURE_FORMATS
 
 #: Formats of a figure, besides its data.
 *PICTURES, _ = FIGURE_FORMATS
-_STYLE = Path(__file__).with_name("recaps.mplstyle")
+STYLE = Path(__file__).with_name("recaps.mplstyle")
 
 
 def table(name: str, results: Results, folder: Path) -> None:
@@ -40,12 +40,12 @@ def table(name: str, results: Results, folder: Path) -> None:
 
 def figure(name: str, results: Results, folder: Path) -> None:
     """Write a paper's figure to `folder` as PDF and PNG, and the data that it shows as CSV."""
-    with plt.style.context(_STYLE):
+    with plt.style.context(STYLE):
         drawing, data = _function(results.name, "figures", name)(results)
         if results.note:
-            _warn(drawing, results.note)
+            warn(drawing, results.note)
         for ending in PICTURES:
-            _save(drawing, folder / f"{name}.{ending}")
+            save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
     io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))
 
@@ -97,7 +97,7 @@ def _cell(value: Any, form: str = ".2f") -> str:
     return f"{value:{form}}" if isinstance(value, float) else str(value)
 
 
-def _warn(drawing: Figure, note: str) -> None:
+def warn(drawing: Figure, note: str) -> None:
     """Print a note on the data above the figure."""
     drawing.draw_without_rendering()
     # Freeze the layout: a legend outside the axes would move to the edge of the larger picture, beside the warning.
@@ -109,7 +109,8 @@ def _warn(drawing: Figure, note: str) -> None:
     drawing.text(x, y, note[0].upper() + note[1:], fontsize=10, weight="bold", color="#c00000", va="bottom")
 
 
-def _save(drawing: Figure, file: Path) -> None:
+def save(drawing: Figure, file: Path) -> None:
+    """Write a drawing in the format of the file's ending."""
     # Without a date in the file, the same data give the same bytes.
     metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
     with io.atomic(file) as temporary:

@@ -23,8 +23,8 @@ from markupsafe import Markup, escape
 from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.io import write_text
-from recaps.report import charts, scorecard
-from recaps.report.contents import Figure, Run, Table, read_figure, read_runs, read_table, read_timings
+from recaps.report import charts, overview, scorecard
+from recaps.report.contents import Figure, Run, Table, read_figure, read_picture, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
 from recaps.report.verdicts import (
     DIRECTION,
@@ -95,7 +95,8 @@ def build(
         UserError: the scorecard is missing.
     """
     files, pages = Layout(Path(root)), readmes or {}
-    card = scorecard.load(files.scorecard()[0])
+    table, *_, picture = files.scorecard()
+    card = scorecard.load(table)
     sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
     papers = sorted(sections, key=lambda each: not each.judged)
     records = [run.record for paper in papers for run in paper.runs]
@@ -106,6 +107,7 @@ def build(
         "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
         "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
+        "overview": read_picture(picture, files, linked) if len(overview.shown(card)) else None,
         "total": int((~card["check"]).sum()),
         "papers": papers,
         "limitations": _limitations(project, card, records),

@@ -13,6 +13,7 @@ import pandas as pd
 from recaps.config.without import LeftOut
 from recaps.errors import UserError
 from recaps.io import write_json, write_text
+from recaps.report import overview
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
@@ -313,7 +314,8 @@ def make(
     """Write the scorecard to the folder `out`, and return it.
 
     `scorecard.csv` and `scorecard.md` hold every row. For `dvc metrics`, `scorecard.json` holds our value of each claim
-    (see `values`), and `verdicts/<paper>.json` the number of claims per verdict.
+    (see `values`), and `verdicts/<paper>.json` the number of claims per verdict. `scorecard.png` shows all numbers in
+    percent.
 
     Args:
         claims: the papers' `claims.yaml` files.
@@ -328,10 +330,11 @@ def make(
     wanted = [claim for file in claims for claim in read(Path(file)) if claim.paper in judged]
     card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
     files = Layout(Path(out))
-    table, text, numbers = files.scorecard()
+    table, text, numbers, picture = files.scorecard()
     write_text(table, card.to_csv(index=False, float_format="%.6g"))
     write_text(text, markdown(card, scale, left_out, own))
     write_json(numbers, values(card))
+    overview.draw(card, picture)
     for paper in papers:
         verdicts = dict.fromkeys(VERDICTS, 0) | counts(card[card["paper"] == paper])
         write_json(files.verdicts(paper), verdicts)

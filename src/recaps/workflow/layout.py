@@ -19,7 +19,7 @@ TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
 #: The metrics of a paper: all numbers, and the arrays that its drawings need.
 METRICS_FILES = ("metrics.csv", "metrics.npz")
-SCORECARD_FORMATS = ("csv", "md", "json")
+SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,14 @@ def test_a_drawing_of_stand_ins_says_so_at_the_top(place: str, tmp_path: Path) -
         axis.set_title("title")
         axis.plot([0, 1], label="line")
         legend = figure.legend(loc=place)
-        draw._warn(figure, STAND_IN)
+        draw.warn(figure, STAND_IN)
         (line,) = figure.texts
         boxes = []
         # Saving moves what is placed relative to the edge of the figure.
         figure.canvas.mpl_connect(
             "draw_event", lambda _: boxes.append([each.get_tightbbox() for each in (line, legend, axis)])
         )
-        draw._save(figure, tmp_path / "x.png")
+        draw.save(figure, tmp_path / "x.png")
     above, *others = boxes[-1]
     assert not others[0].overlaps(others[1])
     assert line.get_text() == "Stand-in data: not a result"
