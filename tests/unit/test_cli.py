@@ -16,7 +16,8 @@ import pytest
 from recaps import papers
 from recaps.cli import Run, main
 from recaps.config.load import load
-from recaps.workflow.plan import TARGETS, Plan
+from recaps.workflow.checks import TARGETS
+from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
 
