@@ -11,7 +11,8 @@ from clones import SMOKE, Clone
 
 from recaps import estimate, papers
 from recaps.config.load import Project, load
-from recaps.workflow.plan import TARGETS, Plan
+from recaps.workflow.checks import TARGETS
+from recaps.workflow.plan import Plan
 
 
 @pytest.fixture(scope="module")
