@@ -92,6 +92,16 @@ def test_it_loads_nothing(tree: Callable[..., Any]) -> None:
     assert "url(" not in text
 
 
+def test_numbers_in_percent_have_a_picture(tree: Callable[..., Any]) -> None:
+    results = tree()
+    name = 'alt="Our numbers against the published ones"'
+    assert re.search(f'src="data:image/png[^"]*" {name}', results.build())
+    assert f'src="scorecard.png" {name}' in results.build(linked=True)
+    card = pd.read_csv(results.root / "scorecard.csv")
+    card[card["kind"] != "number"].to_csv(results.root / "scorecard.csv", index=False)
+    assert name not in results.build()
+
+
 def test_anchors_lead_somewhere(tree: Callable[..., Any]) -> None:
     page = Page(tree().build())
     assert len(page.ids) == len(set(page.ids))
