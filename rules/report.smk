@@ -19,15 +19,15 @@ rule score_claims:
             csv,
             caption="../workflow/report/scorecard.rst",
             category="Scorecard",
-            labels={"scale": "{scale}"},
+            labels={"content": "all claims", "scale": "{scale}"},
         ),
         md=md,
         json=json,
         png=report(
             png,
-            caption="../workflow/report/scorecard.rst",
+            caption="../workflow/report/overview.rst",
             category="Scorecard",
-            labels={"scale": "{scale}"},
+            labels={"content": "numbers in percent", "scale": "{scale}"},
         ),
         # For `dvc metrics`.
         verdicts=[files.verdicts(paper) for paper in plan.project.papers],

@@ -246,9 +246,9 @@ def _bench(options: argparse.Namespace) -> None:
                 arguments = (name, variant, phase, precision, options.device, options.steps, options.plain)
                 row = process.submit(time_step, *arguments).result()
             beside = first.setdefault((name.split("/")[0], variant.data, precision), row)
-            print(line(row, beside), flush=True)
             if options.save:
                 _save(options.save, device, step_name(variant, phase, precision), row)
+            print(line(row, beside), flush=True)
 
 
 def _save(file: Path, device: str, step: str, row: Row) -> None:

@@ -25,7 +25,7 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
         try:
             status = main(*arguments, **options)
-            sys.stdout.flush()
+            print(end="", flush=True)
             return status
         except UserError as error:
             print(f"recaps: {error}", file=sys.stderr)

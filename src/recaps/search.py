@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             return STOPPED
         # Written after every trial, so that a later failure does not lose it.
         io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
+        print(rows[-1], flush=True)
     return 0
 
 
@@ -98,7 +99,6 @@ def row(given: argparse.Namespace, changed: Mapping[str, Any], arrays: Arrays) -
     made |= {"steps": variant.training.steps, "batch_size": variant.training.batch_size}
     made |= {name: round(value, 3) for name, value in {**accuracies, **means, **model.diagnosis(tested)}.items()}
     made |= {"n": given.held_out, "seconds": round(time.perf_counter() - started)}
-    print(made, flush=True)
     return made
 
 

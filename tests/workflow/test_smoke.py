@@ -30,7 +30,7 @@ def project(root: Path) -> Project:
 
 def test_everything_is_there_and_says_that_it_is_a_stand_in(finished: Clone, project: Project) -> None:
     smoke = finished.folder / "results" / "smoke"
-    for name in ("report.html", "scorecard.csv", "scorecard.md"):
+    for name in ("report.html", "scorecard.csv", "scorecard.md", "scorecard.png"):
         assert (smoke / name).stat().st_size > 0
     folders = list(smoke.glob("runs/*/*/seed-0"))
     assert len(folders) == sum(len(paper.variants) for paper in project.papers.values())

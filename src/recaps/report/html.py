@@ -107,7 +107,7 @@ def build(
         "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
         "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
-        "overview": read_picture(picture, files, linked) if len(overview.shown(card)) else None,
+        "overview": read_picture(picture, files, linked) if picture.exists() and len(overview.shown(card)) else None,
         "total": int((~card["check"]).sum()),
         "papers": papers,
         "limitations": _limitations(project, card, records),

@@ -1,4 +1,4 @@
-"""The picture of the scorecard: every published number in percent, and ours."""
+"""The picture of the scorecard: the published numbers in percent, and ours."""
 
 from __future__ import annotations
 
@@ -29,24 +29,17 @@ COLUMNS = 4
 
 
 def shown(card: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a scorecard that the picture shows, with numbers in `ours` and `published`.
-
-    These are the measured numbers in percent. Checks are left out, as are numbers outside 0 to 100: those are gains.
-    """
+    """Return the measured numbers in percent of a scorecard, as numbers in `ours` and `published`; no checks."""
     rows = card[(card["kind"] == "number") & (card["unit"] == "percent") & (card["ours"] != "") & ~card["check"]]
-    numbers = {
-        "ours": rows["ours"].astype(float),
-        "published": rows["published"].str.split().str[0].astype(float),
-    }
-    rows = rows.assign(**numbers)
-    return rows[rows["ours"].between(0, 100) & rows["published"].between(0, 100)]
+    published = rows["published"].str.split().str[0].astype(float)
+    return rows.assign(ours=rows["ours"].astype(float), published=published)
 
 
 def draw(card: pd.DataFrame, file: Path) -> None:
     """Write the picture of a scorecard (PNG)."""
     with plt.style.context(STYLE):
         drawing = overview(card)
-        if STAND_IN in set(card["verdict"]):
+        if STAND_IN in set(shown(card)["verdict"]):
             warn(drawing, NOTE)
         save(drawing, file)
         plt.close(drawing)
@@ -60,19 +53,38 @@ def overview(card: pd.DataFrame) -> Figure:
     drawing, axes = plt.subplots(rows, columns, figsize=(2.6 * columns, 2.7 * rows + 0.3), squeeze=False)
     for axis, (paper, numbers) in zip(axes.flat, papers, strict=False):
         _panel(axis, numbers)
-        found = int((numbers["verdict"] == REPRODUCED).sum())
-        axis.set_title(f"{paper}: {found} of {len(numbers)} reproduced", fontsize="medium")
+        axis.set_title(f"{paper}\n{_summary(numbers)}", fontsize="medium")
     for unused in axes.flat[len(papers) :]:
         unused.remove()
     legend_below(drawing, drawing.axes, list(LOOKS))
     return drawing
 
 
+def _summary(numbers: pd.DataFrame) -> str:
+    """Return how many numbers are reproduced, and how many the panel cannot show."""
+    outside = int((~_inside(numbers)).sum())
+    note = f" ({outside} outside)" if outside else ""
+    if STAND_IN in set(numbers["verdict"]):
+        return f"stand-in data{note}"
+    return f"{(numbers['verdict'] == REPRODUCED).sum()} of {len(numbers)} reproduced{note}"
+
+
+def _inside(numbers: pd.DataFrame) -> pd.Series:
+    """Return which numbers have a place in a panel: a loss, as of a gain, has none."""
+    return numbers["ours"].between(0, 100) & numbers["published"].between(0, 100)
+
+
 def _panel(axis: Axes, numbers: pd.DataFrame) -> None:
-    """Draw the numbers of a paper. A tolerance is a horizontal bar: it meets the diagonal if the number agrees."""
-    values = np.concatenate([numbers["ours"], numbers["published"]])
+    """Draw the numbers of a paper. A tolerance is a horizontal bar, an interval a vertical one.
+
+    A number is reproduced if one of them meets the diagonal.
+    """
+    numbers = numbers[_inside(numbers)]
+    values = np.concatenate([numbers[each].dropna() for each in ("ours", "published", "interval_low", "interval_high")])
+    if not len(values):
+        return
     margin = max(0.06 * float(np.ptp(values)), 0.2)
-    low, high = max(0.0, values.min() - margin), values.max() + margin
+    low, high = max(0.0, float(values.min()) - margin), float(values.max()) + margin
     axis.axline((low, low), slope=1, linestyle="--", linewidth=1, color="0.5", marker="", zorder=0)
     axis.hlines(
         numbers["ours"],

@@ -218,7 +218,7 @@ def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
 
 
 def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
-    """The row of a metric that is the mean of one value per image."""
+    """The row of a metric that is the mean of one value per image (or per round of a timing)."""
     n = len(values)
     error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     return variant, seed, metric, float(values.mean()), error, n, unit, measured_on
@@ -230,10 +230,10 @@ def time_ratio_row(variant: str, seed: int, metric: str, timing: Mapping[str, An
     It is the ratio of the medians over the rounds of the timing, since a round may meet other load on the machine. Its
     standard error is that of 1,000 bootstrap samples of the rounds.
     """
-    seconds = [np.array(timing["seconds_per_step"][name]) for name in (variant, other)]
-    rounds = len(seconds[0])
+    seconds = np.array([timing["seconds_per_step"][name] for name in (variant, other)])
+    rounds = seconds.shape[1]
     draws = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
-    own, others = (np.median(each[draws], axis=1) for each in seconds)
-    ratio = float(np.median(seconds[0]) / np.median(seconds[1]))
+    own, others = np.median(seconds[:, draws], axis=2)
+    ratio = float(np.divide(*np.median(seconds, axis=1)))
     error = float((own / others).std()) if rounds > 1 else math.nan
     return variant, seed, metric, ratio, error, rounds, "ratio", timing["device"]

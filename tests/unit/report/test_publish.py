@@ -62,7 +62,13 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
     for name, digest in manifest["files"].items():
         assert hashlib.sha256((target / name).read_bytes()).hexdigest() == digest
     run = "runs/sparse/dense/seed-0"
-    assert {"scorecard.csv", "scorecard.md", "papers/sparse/metrics.csv", "papers/sparse/table-1.md"} <= files
+    assert {
+        "scorecard.csv",
+        "scorecard.md",
+        "scorecard.png",
+        "papers/sparse/metrics.csv",
+        "papers/sparse/table-1.md",
+    } <= files
     assert {"papers/sparse/figure-3.png", "papers/sparse/figure-4.csv"} <= files
     assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads.json"} <= files
     assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]

@@ -82,8 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
         for trial, accuracy in trials(model, settings, images, labels).items():
             row = {"model": config["variant"], "seed": int(run.name.removeprefix("seed-")), "noise": trial}
             rows.append(row | {"n": len(images), "accuracy %": round(accuracy, 1)})
+            io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
             print(rows[-1], flush=True)
-        io.write_text(given.out, pd.DataFrame(rows).to_csv(index=False))
     return 0
 
 

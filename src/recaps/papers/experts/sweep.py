@@ -139,8 +139,8 @@ def main(arguments: list[str] | None = None) -> int:
     experts, judge = (variants[name] for name in names)
     for row in rows(experts, judge, read(given.data), settings, given.decoder_steps, given.seed):
         found.append({name: round(value, 3) for name, value in row.items()})
-        print(found[-1], flush=True)
         io.write_text(given.out, pd.DataFrame(found).to_csv(index=False))
+        print(found[-1], flush=True)
     return 0
 
 
