@@ -52,6 +52,11 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback() -> None:
     assert listing.returncode == 128 + signal.SIGPIPE
 
 
+def test_a_command_whose_output_is_closed_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["list", "--config", str(CONFIG)]) == 0
+
+
 @pytest.mark.parametrize("variant", ["cifar-dr", "discriminative/cifar-dr"])
 def test_a_variant_that_is_left_out_is_told_in_one_line(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "--config", str(CONFIG), "--papers", "discriminative", "--without", "cifar10"]

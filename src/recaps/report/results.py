@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
+from scipy.stats import bootstrap
 
 from recaps import io
 from recaps.arrays import Arrays
@@ -232,8 +233,12 @@ def time_ratio_row(variant: str, seed: int, metric: str, timing: Mapping[str, An
     """
     seconds = np.array([timing["seconds_per_step"][name] for name in (variant, other)])
     rounds = seconds.shape[1]
-    draws = np.random.default_rng(0).integers(rounds, size=(1000, rounds))
-    own, others = np.median(seconds[:, draws], axis=2)
-    ratio = float(np.divide(*np.median(seconds, axis=1)))
-    error = float((own / others).std()) if rounds > 1 else math.nan
-    return variant, seed, metric, ratio, error, rounds, "ratio", timing["device"]
+    error = math.nan
+    if rounds > 1:
+        drawn = bootstrap(seconds, _ratio_of_medians, n_resamples=1000, paired=True, method="percentile", rng=0)
+        error = float(drawn.standard_error)
+    return variant, seed, metric, float(_ratio_of_medians(*seconds)), error, rounds, "ratio", timing["device"]
+
+
+def _ratio_of_medians(own: Array, other: Array, axis: int = 0) -> Array:
+    return np.asarray(np.median(own, axis) / np.median(other, axis))

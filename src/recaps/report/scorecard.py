@@ -314,8 +314,8 @@ def make(
     """Write the scorecard to the folder `out`, and return it.
 
     `scorecard.csv` and `scorecard.md` hold every row. For `dvc metrics`, `scorecard.json` holds our value of each claim
-    (see `values`), and `verdicts/<paper>.json` the number of claims per verdict. `scorecard.png` shows the
-    numbers in percent.
+    (see `values`), and `verdicts/<paper>.json` the number of claims per verdict. `scorecard.png` shows the numbers
+    in percent.
 
     Args:
         claims: the papers' `claims.yaml` files.
