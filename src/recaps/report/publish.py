@@ -93,7 +93,8 @@ def publish(
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
-    used = {key: other for name in chosen for key, other in _datasets(results, results.name, name, config).items()}
+    folders = [published, results] if add else [results]
+    used = {key: other for name in chosen for key, other in _datasets(folders, results.name, name, config).items()}
     project = load({"scale": results.name, "papers": chosen, "without": without, "datasets": used}, config)
     with tempfile.TemporaryDirectory() as merged, _replacing(published) as building:
         sources = {name: Path(merged, name, results.name) if add else results for name in chosen}
@@ -299,7 +300,7 @@ def _project(folder: Path, scale: str, config: Path, without: Mapping[str, Seque
     """
     projects = []
     for name, lost in without.items():
-        used = _datasets(folder, scale, name, config)
+        used = _datasets([folder], scale, name, config)
         projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": lost}, config))
     trained = [measured_seeds(Layout(folder).metrics(name)[0]).values() for name in without]
     seeds = {seed for paper in trained for each in paper for seed in each}
@@ -316,18 +317,22 @@ def _project(folder: Path, scale: str, config: Path, without: Mapping[str, Seque
     return projects[0].model_copy(update=merged)
 
 
-def _datasets(folder: Path, scale: str, name: str, config: Path) -> dict[str, str]:
-    """The data sets that the runs of a paper were trained and tested on in place of those that the scale plans."""
+def _datasets(folders: Iterable[Path], scale: str, name: str, config: Path) -> dict[str, str]:
+    """The data sets that the runs of a paper were trained and tested on in place of those that the scale plans.
+
+    If the runs of two folders used different sets in place of one, the later folder counts.
+    """
     plain = load({"scale": scale, "papers": [name]}, config)
     paper, pairs = plain.papers[name], list[tuple[str, str]]()
-    for run in _runs(Layout(folder), name, paper.variants):
-        if (record := run / "record.json").exists():
-            pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
-        for head, protocol, result in head_results(run):
-            if head in paper.heads and protocol in paper.protocols:
-                pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
-    named = ((planned.split("/")[0], used.split("/")[0]) for planned, used in pairs)
-    return {name: used for name, used in named if plain.dataset(name) != used and used in catalogue.names()}
+    for files in map(Layout, folders):
+        for run in _runs(files, name, paper.variants) if files.metrics(name)[0].exists() else ():
+            if (record := run / "record.json").exists():
+                pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
+            for head, protocol, result in head_results(run):
+                if head in paper.heads and protocol in paper.protocols:
+                    pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
+    used = {planned.split("/")[0]: other.split("/")[0] for planned, other in pairs}
+    return {name: other for name, other in used.items() if plain.dataset(name) != other and other in catalogue.names()}
 
 
 def _records(folder: Path, paper: str) -> list[Path]:

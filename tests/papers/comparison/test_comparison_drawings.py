@@ -476,6 +476,25 @@ def test_runs_that_were_measured_otherwise_are_not_added(published: Path, later:
         publish(later.files.folder, published, CONFIG, add=True)
 
 
+def test_the_record_says_what_replaced_a_set_that_no_new_run_uses(published: Path, tmp_path: Path) -> None:
+    for file in published.glob("runs/comparison/*/seed-0/*s.json"):  # scores.json, heads.json
+        io.write_text(file, file.read_text().replace("affnist-generated/", "affnist/"))
+    later = finished(tmp_path / "later", (1,), variants=("em",))
+    whole = {file: io.read_json(file) for file in later.run("em", 1).glob("*s.json")}
+    for file, heads in whole.items():
+        without = {
+            head: {name: each for name, each in results.items() if not name.startswith("affnist")}
+            for head, results in heads.items()
+        }
+        io.write_json(file, without)
+    publish(later.files.folder, published, CONFIG, add=True)
+    assert {run.name for run in published.glob("runs/comparison/em/*")} == {"seed-0", "seed-1"}
+    for file, heads in whole.items():
+        io.write_json(file, heads)
+    with pytest.raises(UserError, match=r"protocol affnist: measured with other settings or data than today"):
+        publish(later.files.folder, published, CONFIG, add=True)
+
+
 def test_nothing_to_add_to(runs: dict[tuple[int, ...], Results], tmp_path: Path) -> None:
     results, published = runs[0,], tmp_path / "published" / "desk"
     publish(results.files.folder, published, CONFIG, add=True)
