@@ -141,7 +141,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if (alive := processes.lives(start)) is not None:
             return not alive
         self.logger.warning(
-            f"Jobs named {name} are of a Snakemake on {start.get('host', 'an unknown host')}; left alone"
+            f"Jobs named {name} belong to a Snakemake on {start.get('host', 'an unknown host')} and were left running;"
+            " if it has ended, cancel them with scancel"
         )
         return False
 
@@ -149,7 +150,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         """Cancel jobs of an earlier start, and wait until they are gone."""
         if not numbers:
             return
-        self.logger.warning(f"Cancelling {len(numbers)} Slurm jobs of a killed start: {', '.join(sorted(numbers))}")
+        self.logger.warning(
+            f"Cancelling {len(numbers)} Slurm jobs left over from a Snakemake that was killed: "
+            f"{', '.join(sorted(numbers))}"
+        )
         deadline = time.monotonic() + 300
         while not self._ending.is_set():
             queue = self._await_queue("--me")
@@ -158,7 +162,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 return
             if time.monotonic() > deadline:
                 raise WorkflowError(
-                    f"Slurm jobs {', '.join(alive)} of a killed start cannot be cancelled; do it by hand"
+                    f"Slurm jobs {', '.join(alive)}, left over from a Snakemake that was killed, cannot be cancelled;"
+                    " cancel them by hand"
                 )
             _slurm("scancel", *alive)
             self._ending.wait(2)
@@ -184,7 +189,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self.next_seconds_between_status_checks = pause
         if not active_jobs:
             return
-        queue = self._queue(f"--name={self.run_uuid}", f"{len(active_jobs)} jobs are kept, and asked for again")
+        queue = self._queue(f"--name={self.run_uuid}", f"{len(active_jobs)} jobs: still waiting for them")
         if queue is None:
             for info in active_jobs:
                 yield info
@@ -217,7 +222,11 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._strange[number] += 1
         if self._strange[number] < LOOKS:
             return None
-        return f"Slurm job {number} is {state}, and was not put back. " if state else f"Slurm forgot job {number}. "
+        return (
+            f"Slurm job {number} is {state}, and was not put back into the queue. "
+            if state
+            else f"Slurm no longer knows job {number}. "
+        )
 
     def _tell(self, active_jobs: list[SubmittedJobInfo], queue: Mapping[str, Entry]) -> None:
         """Print one line for each job whose state has changed."""
@@ -276,7 +285,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     def _await_queue(self, which: str) -> dict[str, Entry]:
         """Like `_queue`, but wait until Slurm answers. Empty if Snakemake ends first."""
-        while (queue := self._queue(which, "what is to be submitted waits")) is None:
+        while (queue := self._queue(which, "new jobs wait to be submitted")) is None:
             if self._ending.wait(5):
                 return {}
         return queue

@@ -74,10 +74,17 @@ class Server:
         ours, theirs = socket.socketpair()
         with ours:
             with self._lock, theirs:
-                self._requests = self._requests or _start(self.imports)
-                socket.send_fds(self._requests, [script.encode()], [theirs.fileno()])
+                try:
+                    self._request(script, theirs)
+                except OSError:  # the server was killed, for example for memory
+                    self._requests = None
+                    self._request(script, theirs)
             # The job's end of the pair is closed when the job ends, however it ends.
             return (ours.recv(1) or bytes([KILLED]))[0]
+
+    def _request(self, script: str, reply: socket.socket) -> None:
+        self._requests = self._requests or _start(self.imports)
+        socket.send_fds(self._requests, [script.encode()], [reply.fileno()])
 
 
 def _start(imports: Sequence[str]) -> socket.socket:

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] not in (*COMMANDS, "-h", "--help"):
         known = nearest(arguments[0], COMMANDS)
-        raise UserError(f"'{arguments[0]}' is no command{known}; name the command first, then its options")
+        raise UserError(f"there is no command '{arguments[0]}'{known}; name the command first, then its options")
     options = _parser().parse_args(arguments)
     if options.command == "new":
         return _print(new.make(options.what, options.name, options.kind))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
-from recaps.errors import UserError
+from recaps.errors import STOPPED, UserError
 
 Arguments = ParamSpec("Arguments")
 
@@ -30,6 +30,9 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
         except UserError as error:
             print(f"recaps: {error}", file=sys.stderr)
             return error.status
+        except KeyboardInterrupt:
+            print("recaps: stopped", file=sys.stderr)
+            return STOPPED
         except BrokenPipeError:  # the reader has stopped, as in `python -m recaps list | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it exits
             return 128 + signal.SIGPIPE
@@ -40,5 +43,5 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
 def at_least_one(text: str) -> int:
     """Return a whole number from 1. It is the `type` of an option."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
     return int(text)

@@ -86,5 +86,8 @@ def explain(error: OSError, path: Path, partial: str = "no partial file was kept
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return TryAgain(f"{path}: the disk is full; free some space and run again ({partial})")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(f"{path}: cannot write ({error.strerror}); choose another folder in config.yaml")
+        return UserError(
+            f"{path}: cannot write ({error.strerror}); choose a folder that you can write to (`results` and `data` in"
+            " config.yaml)"
+        )
     return error

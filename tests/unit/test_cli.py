@@ -76,7 +76,7 @@ def test_a_variant_is_run_in_all_papers_or_in_one(monkeypatch: pytest.MonkeyPatc
 def test_a_number_of_threads_is_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--threads", "-1"])
-    assert "--threads: '-1' is no whole number from 1" in capsys.readouterr().err
+    assert "--threads: '-1' is not a whole number of 1 or more" in capsys.readouterr().err
 
 
 def test_run_goes_through_all_stages_once(
@@ -104,8 +104,8 @@ def test_run_goes_through_all_stages_once(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--papers", "sparse", "list"], "'--papers' is no command (valid: list, new, run)"),
-        (["lst"], "'lst' is no command (did you mean 'list'?)"),
+        (["--papers", "sparse", "list"], "there is no command '--papers' (valid: list, new, run)"),
+        (["lst"], "there is no command 'lst' (did you mean 'list'?)"),
     ],
 )
 def test_an_option_before_the_command_is_told_in_one_line(

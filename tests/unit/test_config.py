@@ -234,19 +234,6 @@ def test_routing_is_a_name_or_a_section(config: Path) -> None:
 DYNAMIC = {"iterations": 3, "leaky": False, "gradient": "all"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"iterations": 5}, {"iterations": 5}),
-        ({"leaky_routing": True, "routing_gradient": "last"}, {"leaky": True, "gradient": "last"}),
-    ],
-)
-def test_options_of_routing_may_be_beside_it(config: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """As in configurations from before `routing` was a section."""
-    model: Any = load(in_dense(model=old), config).papers["sparse"].variants["dense"].model
-    assert model.routing.model_dump() == {"name": "dynamic", **DYNAMIC, **new}
-
-
 def test_every_scale_is_valid(config: Path) -> None:
     for file in (config / "scales").glob("*.yaml"):
         assert load({"scale": file.stem}, config).config.scale == file.stem
@@ -442,7 +429,10 @@ def test_a_partial_project_survives_json(toy: Path) -> None:
     ("names", "message"),
     [
         (["fashion-mnits"], "config: without: there is no data set 'fashion-mnits' (did you mean 'fashion-mnist'?)"),
-        (["mnist", "fashion-mnist"], "config: without: no variant of 'toy' is left; remove 'toy' from papers"),
+        (
+            ["mnist", "fashion-mnist"],
+            "config: without: nothing of the paper 'toy' is left; list the other papers in `papers`",
+        ),
     ],
 )
 def test_sets_that_cannot_be_left_out(toy: Path, names: list[str], message: str) -> None:

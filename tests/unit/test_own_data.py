@@ -13,7 +13,7 @@ import pytest
 
 from recaps.arrays import read
 from recaps.config.load import Project, load
-from recaps.datasets import preparation
+from recaps.datasets import own, preparation
 from recaps.errors import UserError
 from recaps.report import scorecard
 from recaps.workflow.plan import Plan
@@ -187,3 +187,24 @@ def test_protocols_shrink_with_few_own_images(make: Make, scale: str, usual: int
                 assert part["start"] + (part["count"] or 1) <= there
     position = mine["affnist-a-position"]["protocol"]
     assert 0 < position["fit"]["count"] == position["test"]["start"]
+
+
+def test_only_pictures_count(root: Path, tmp_path: Path) -> None:
+    """What a file manager leaves in a folder is no reason to prepare the data again."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    before = own.state(tmp_path)
+    for file in (".DS_Store", "a/Thumbs.db", "a/._1.png", "notes.txt"):
+        (tmp_path / file).touch()
+    assert own.state(tmp_path) == before
+    (tmp_path / "a" / "2.png").touch()
+    assert own.state(tmp_path) != before
+
+
+def test_damaged_data_are_found_before_anything_is_planned(make: Make, mine: Path) -> None:
+    with np.load(mine) as whole:
+        arrays = dict(whole)
+    np.savez(mine, **arrays, split=np.array(["train", "test"]))
+    with pytest.raises(UserError, match=r"mine\.npz: split has shape \[2\]"):
+        make()

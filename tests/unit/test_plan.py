@@ -157,6 +157,15 @@ def test_heads_that_are_not_fitted_are_evaluated_when_the_model_is_read(plan: An
     assert smoke.of_run("sparse", "dense", 0)["heads"] == ["results/smoke/runs/sparse/dense/seed-0/heads.json"]
 
 
+def test_titles_and_descriptions_make_nothing_again(plan: Any) -> None:
+    other = plan(overrides={"sparse": {"protocols": {"mnist": {"title": "Other words"}}}})
+    assert other.fitted_heads(wildcards()) == plan().fitted_heads(wildcards())
+    described = Plan(plan().project.model_copy(deep=True))
+    described.project.scale.__dict__["description"] = "Other words"
+    assert described.settings() != plan().settings()
+    assert described.measured(wildcards()) == plan().measured(wildcards())
+
+
 def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:
     assert plan().probed_set(wildcards()) == "mnist-40/test"
     other = plan(**dense(data="mnist/train"))

@@ -50,6 +50,22 @@ def test_what_has_changed(outputs: list[Path], tmp_path: Path, which: int) -> No
         receipts.check(tmp_path)
 
 
+def test_a_job_with_fewer_outputs_than_before(tmp_path: Path) -> None:
+    """Figure 1 is now left out, and figure 2 is drawn otherwise; what is recorded of figure 1 stays."""
+    first, second = tmp_path / "figure-1.png", tmp_path / "figure-2.png"
+    for outputs, content in (([first, second], "old"), ([second], "new")):
+        with receipts.receipt(outputs):
+            for file in outputs:
+                file.write_text(content)
+        receipts.check(tmp_path)
+    first.write_text("something else")
+    with pytest.raises(UserError, match=rf"^{first}: changed since it was made"):
+        receipts.check(tmp_path)
+    with receipts.receipt([first, second]):
+        first.write_text("something else")
+    receipts.check(tmp_path)
+
+
 def test_each_content_is_read_once(outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in outputs:
         file.touch()

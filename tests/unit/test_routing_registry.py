@@ -75,18 +75,6 @@ def test_a_mistake_is_reported_in_one_line(given: object, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_former_keys_are_moved_into_the_section() -> None:
-    keys = {"iterations": "iterations", "leaky_routing": "leaky"}
-    moved = registry.moved({"capsules": 4, "iterations": 2, "leaky_routing": True}, keys, "dynamic")
-    assert moved == {"capsules": 4, "routing": {"name": "dynamic", "iterations": 2, "leaky": True}}
-    assert registry.moved({"capsules": 4}, keys, "dynamic") == {"capsules": 4}
-    assert registry.moved("text", keys, "dynamic") == "text"
-    assert registry.moved({"routing": "cosine", "iterations": 2, "leaky_routing": True}, keys, "dynamic") == {
-        "routing": {"name": "cosine", "iterations": 2}
-    }, "cosine routing has no option `leaky`"
-    assert routing("consensus", "mnist-em", iterations=2, lstm_units=8).iterations == 2
-
-
 def test_settings_are_sent_to_other_processes() -> None:
     settings = registry.algorithms("PoseRouting")["em"](iterations=2)
     assert pickle.loads(pickle.dumps(settings)) == settings

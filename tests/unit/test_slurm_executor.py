@@ -285,7 +285,8 @@ def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None
     assert adopted.aux == {"slurm_logfile": Path("/somewhere/7.log")}
     assert executor.submitted == [head]
     assert not log.exists(), "an old log would be taken for the new attempt's"
-    assert f"Jobs named {OTHER} are of a Snakemake on elsewhere; left alone" in executor.told
+    foreign = f"Jobs named {OTHER} belong to a Snakemake on elsewhere and were left running; "
+    assert f"{foreign}if it has ended, cancel them with scancel" in executor.told
     assert (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
     executor.shutdown()
     assert not (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()

@@ -54,6 +54,15 @@ def test_the_exit_status_is_the_scripts(server: warm.Server, script: Any, text: 
     assert server.run(script(text)) == status
 
 
+def test_a_server_that_was_killed_is_replaced(script: Any) -> None:
+    server = warm.Server(())
+    assert server.run(script("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")) in (0, warm.KILLED)
+    deadline = time.monotonic() + 60
+    while (status := server.run(script("import sys; sys.exit(7)"))) != 7:
+        assert status == warm.KILLED
+        assert time.monotonic() < deadline
+
+
 def test_a_message_in_place_of_a_status_is_printed(capfd: pytest.CaptureFixture[str], script: Any) -> None:
     server = warm.Server(())
     assert server.run(script("import sys; sys.exit('what went wrong')")) == 1

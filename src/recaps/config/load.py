@@ -259,7 +259,9 @@ def _without(project: Project) -> Project:
     reduced = {name: leave_out(name, paper, lacks, named) for name, paper in project.papers.items()}
     for name, (paper, _) in reduced.items():
         if not paper.variants:
-            raise UserError(f"config: without: no variant of '{name}' is left; remove '{name}' from papers")
+            raise UserError(
+                f"config: without: nothing of the paper '{name}' is left; list the other papers in `papers`"
+            )
     papers = {name: paper for name, (paper, _) in reduced.items()}
     left_out = {name: lost for name, (_, lost) in reduced.items() if lost is not None}
     return project.model_copy(update={"papers": papers, "left_out": left_out})

@@ -81,7 +81,7 @@ all variants) and `scales` (for each scale, changes to any key of the file, incl
 CONFIG_HEAD = f"""\
 # yaml-language-server: $schema=schema.json
 # {GENERATED}: every key with its default or with the value that you set here.
-# For your own settings, rather keep this file and use `--configfile mine.yaml` or `--config key=value`.
+# For your own settings, leave this file as it is and use `--configfile mine.yaml` or `--config key=value`.
 """
 
 DATASETS = """\

@@ -95,7 +95,8 @@ def sizes(path: Path, test_fraction: float) -> dict[str, int]:
         if "test_labels" in arrays:
             labels["test"] = arrays["test_labels"]
         elif "split" in arrays:
-            labels = {split: arrays["labels"][arrays["split"] == split] for split in SPLITS}
+            by_word = _by_word(path, (arrays["labels"], arrays["labels"]), arrays["split"])
+            labels = {split: each for split, (each, _) in by_word.items()}
         of_classes = {split: np.unique(each, return_counts=True)[1].tolist() for split, each in labels.items()}
     if "test" not in of_classes:
         of_classes["test"] = [_share(n, test_fraction) for n in of_classes["train"]]
@@ -104,8 +105,8 @@ def sizes(path: Path, test_fraction: float) -> dict[str, int]:
 
 
 def state(path: Path) -> str:
-    """Return a digest of the names, sizes and times of the files; it changes with them, and is quick to compute."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    """Return a digest of the names, sizes and times of the pictures or the NPZ file; it is quick to compute."""
+    files = sorted(filter(_is_picture, path.rglob("*"))) if path.is_dir() else [path]
     found = hashlib.sha256()
     for file in files:
         if file.is_file():
@@ -243,8 +244,12 @@ def _folders(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in PICTURES and not file.name.startswith(".")
+
+
 def _pictures(folder: Path) -> list[Path]:
-    found = sorted(file for file in folder.glob("*") if file.suffix.lower() in PICTURES)
+    found = sorted(filter(_is_picture, folder.glob("*")))
     if not found:
         raise UserError(f"{folder}: no PNG or JPEG picture")
     return found

@@ -112,7 +112,6 @@ def evaluate(
         accuracy = np.mean([(each.classifier.predict(tested) == truth).mean() for each in fitted])
     return {
         "kind": "head",
-        "title": rules.title,
         "accuracy": float(accuracy),
         "n": len(truth),
         "n_fit": n_fit,

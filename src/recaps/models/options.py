@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from recaps.config.families import ModelOptions
 from recaps.errors import UserError
@@ -46,12 +46,6 @@ class RoutedNetwork(Network):
 
     routing: VoteRouting = Field("dynamic", validate_default=True)
     """Routing algorithm: its `name` and its options, or its name alone."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_old_keys(cls, values: Any) -> Any:
-        old = {"iterations": "iterations", "leaky_routing": "leaky", "routing_gradient": "gradient"}
-        return registry.moved(values, old, default="dynamic")
 
     @property
     def leaky(self) -> bool:

@@ -187,7 +187,9 @@ def _signed(row: pd.Series) -> str:
     if math.isnan(row["difference"]):
         return ""
     text = format_value(abs(row["difference"]), row["unit"])
-    meaning = {"number": "ours minus published", "ordering": "smallest gap", "bound": "inside the limit"}[row["kind"]]
+    meaning = {"number": "ours minus published", "ordering": "least certain gap", "bound": "inside the limit"}[
+        row["kind"]
+    ]
     return f"{'-' if row['difference'] < 0 else '+'}{text} ({meaning})"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from recaps.errors import UserError
@@ -74,7 +74,7 @@ def _read(file: Path) -> pd.DataFrame:
     if missing:
         raise UserError(f"{file}: not a table of metrics: no column '{missing[0]}'; delete it and run again")
     frame["stand_in"] = frame["stand_in"].str.lower() == "true"
-    return frame[frame["value"].map(math.isfinite)]
+    return frame[np.isfinite(frame["value"].to_numpy(float))]
 
 
 def measured_seeds(file: Path) -> dict[str, list[int]]:

@@ -88,12 +88,12 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     two.
     """
     value = a.value - b.value
-    if a.error is None or b.error is None:
-        return Estimate(value, None, math.inf, "none")
     for single, several in ((a, b), (b, a)):
         spread = several.spread or 0.0
         if single.runs == 1 and (single.error or 0.0) < spread:
             return Estimate(value, math.hypot(spread, several.error or 0.0), several.freedom, "test images")
+    if a.error is None or b.error is None:
+        return Estimate(value, None, math.inf, "none")
     variance = a.error**2 + b.error**2
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom
     basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"

@@ -102,11 +102,11 @@ def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:
     return Finding(ours, weakest, weakest.value, weakest.p_value(), verdict)
 
 
-def _certainty(gap: Estimate) -> tuple[int, float]:
-    """Sort key from the least to the most certain gap: wrong order first, then unknown error, then by t."""
+def _certainty(gap: Estimate) -> tuple[int, float, float]:
+    """Sort key from the least to the most certain gap: wrong order first, then unknown error, then by p and by t."""
     if gap.value <= 0 or not gap.error:
-        return (0 if gap.value <= 0 else 1 if gap.error is None else 3), gap.value
-    return 2, gap.value / gap.error
+        return (0 if gap.value <= 0 else 1 if gap.error is None else 3), gap.value, 0
+    return 2, -(gap.p_value() or 0), gap.value / gap.error
 
 
 def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:

@@ -48,7 +48,7 @@ class Lease:
                 except FileExistsError:
                     self._evict()
                 except OSError as error:
-                    if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS):
                         raise
                     raise UserError(
                         f"{self.file}: this file system has no hard links, which trainings need; set `results` to a"

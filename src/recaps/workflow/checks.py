@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recaps.config.load import Project, variants_at_any_scale
-from recaps.datasets import catalogue
+from recaps.datasets import catalogue, own
 from recaps.errors import UserError
 from recaps.io import short
 from recaps.papers import FOLDER
@@ -70,11 +70,12 @@ def _claims(project: Project) -> None:
 
 
 def _own_data(project: Project) -> None:
-    """Refuse a name that own data cannot have, and a set that they cannot replace."""
-    for name in project.own:
+    """Refuse a name that own data cannot have, damaged data, and a set that they cannot replace."""
+    for name, settings in project.own.items():
         taken = [each for each in catalogue.names() if each == name or each.endswith(f"-{name}")]
         if taken:
             raise UserError(f"config: datasets: '{name}' could be confused with '{taken[0]}'; give another name")
+        own.sizes(Path(settings.path), settings.test_fraction)
     for name, other in project.replaced.items():
         if other in project.own and name not in catalogue.replaceable():
             known = ", ".join(catalogue.replaceable())

@@ -304,7 +304,8 @@ class Plan:
         }
 
     def _evaluation(self, paper: Paper, head: str, protocol: str) -> dict[str, Any]:
-        rules = paper.protocols[protocol].model_dump(mode="json")
+        # Its title may change without a new fit; the report takes it from the configuration.
+        rules = paper.protocols[protocol].model_dump(mode="json") | {"title": protocol}
         if paper.heads[head].kind == "argmax":
             rules["fit"] = None
         for part in filter(None, (rules["fit"], rules["test"])):
@@ -339,7 +340,7 @@ class Plan:
         values = self.project.model_dump(mode="json", exclude={"config": machine})
         if paper:
             values["papers"] = {paper: values["papers"][paper]}
-            del values["left_out"], values["elsewhere"]
+            del values["left_out"], values["elsewhere"], values["scale"]["description"]
         return values
 
     def measured(self, wildcards: Any) -> dict[str, Any]:

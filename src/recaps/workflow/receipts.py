@@ -20,13 +20,12 @@ FOLDER = ".sha256"
 @contextmanager
 def receipt(outputs: Sequence[Path]) -> Iterator[None]:
     """Wrap the code that makes `outputs`: delete their old checksums first, and write new ones if it succeeds."""
-    place = _place(outputs[0])
-    place.unlink(missing_ok=True)
+    _forget(outputs)
     yield
     folder = outputs[0].parent
     lines = [f"{digest_of(file)}  {os.path.relpath(file, folder)}\n" for file in outputs if file.exists()]
     with suppress(TryAgain):  # the disk is full; keep the outputs nevertheless
-        write_text(place, "".join(lines))
+        write_text(_place(outputs[0]), "".join(lines))
 
 
 def check(folder: Path) -> None:
@@ -42,6 +41,20 @@ def check(folder: Path) -> None:
             f"{changed[0]}{more}: changed since it was made; `rm` it to make it again, or restore a copy "
             f"(`dvc checkout --force {changed[0]}`)"
         )
+
+
+def _forget(outputs: Sequence[Path]) -> None:
+    """Delete the checksums of `outputs`, also those from a job with other outputs, such as one more figure."""
+    folder = outputs[0].parent
+    names = {os.path.relpath(file, folder) for file in outputs}
+    for place in _places(folder / FOLDER):
+        lines, time = _lines(place), _time(place)
+        kept = [line for line in lines if line[66:] not in names]
+        if not kept:
+            place.unlink(missing_ok=True)
+        elif len(kept) < len(lines) and time is not None:
+            write_text(place, "".join(f"{line}\n" for line in kept))
+            os.utime(place, ns=(time, time))
 
 
 def _place(first: Path) -> Path:

@@ -17,7 +17,7 @@ from recaps.errors import UserError
 from recaps.papers import FOLDER
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
-from recaps.report.measured import COLUMNS, read_metrics, read_records
+from recaps.report.measured import COLUMNS, collect, measured_seeds, read_metrics, read_records
 from recaps.report.verdicts import (
     DIRECTION,
     FAILED,
@@ -364,6 +364,13 @@ def test_values_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
     pd.DataFrame(rows("a", [1.0, math.nan, math.inf])).to_csv(file, index=False)
     assert list(read_metrics([file])["seed"]) == [0]
+
+
+def test_a_table_of_metrics_without_rows(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    pd.DataFrame(rows("a", [])).reindex(columns=COLUMNS).to_csv(file, index=False)
+    assert collect(read_metrics([file])) == {}
+    assert measured_seeds(file) == {}
 
 
 def test_bad_records(tmp_path: Path) -> None:

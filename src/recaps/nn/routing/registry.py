@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Mapping
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -51,24 +50,6 @@ def build(chosen: Any, *arguments: Any) -> Any:
     assert node is not None, f"{chosen.name} has no routing"
     routing = getattr(importlib.import_module(module(chosen)), node.name)
     return routing(*arguments, **chosen.model_dump(exclude={"name"}))
-
-
-def moved(values: Any, keys: Mapping[str, str], default: str) -> Any:
-    """Move options of the routing from a model's own keys, their former place, into `routing`.
-
-    Args:
-        values: the settings of a model as the user wrote them.
-        keys: former key of each option, and its key within `routing`. Options that the algorithm does not have are
-            dropped, because they had no effect.
-        default: the algorithm if `values` names none.
-    """
-    if not isinstance(values, Mapping) or not keys.keys() & values.keys():
-        return values
-    routing = values.get("routing", {})
-    routing = {"name": default} | ({"name": routing} if isinstance(routing, str) else dict(routing))
-    known = {key for kind in INTERFACES for key in _fields(kind, routing["name"])}
-    options = {new: values[old] for old, new in keys.items() if old in values and new in known}
-    return {key: value for key, value in values.items() if key not in keys} | {"routing": routing | options}
 
 
 def __getattr__(name: str) -> Any:

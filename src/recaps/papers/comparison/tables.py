@@ -32,8 +32,8 @@ def same_time(results: Results) -> pd.DataFrame:
     every = _main_heads(results)
     table = _accuracies(results, every, tests)
     for place, (column, metric) in enumerate((("images", f"images-{TIME}"), ("seconds", f"seconds-{TIME}"))):
-        values = [f"{results.metric(row.variant, metric)[0]:,.0f}" for row in every]
-        table.insert(3 + place, column, values)
+        values = [results.metric(row.variant, metric)[:1] for row in every]
+        table.insert(3 + place, column, ["".join(f"{value:,.0f}" for value in each) for each in values])
     return table
 
 
@@ -80,7 +80,7 @@ def differences(results: Results) -> pd.DataFrame:
     against = [(row, CONVNET if row.variant in labelled else PIXELS) for row in linear if row.variant not in references]
     pairs = [(row, references[name]) for row, name in against if name in references]
     gaps = [[_gap(results, row, reference, test) for test in COMPARED] for row, reference in pairs]
-    corrected = iter(holm([gap.p_value() for cells in gaps for gap in cells]))
+    corrected = iter(holm([gap.p_value() if gap else None for cells in gaps for gap in cells]))
     made = []
     for (row, reference), cells in zip(pairs, gaps, strict=True):
         shown = {TESTS[test]: _gap_cell(gap, next(corrected)) for test, gap in zip(COMPARED, cells, strict=True)}
@@ -88,15 +88,20 @@ def differences(results: Results) -> pd.DataFrame:
     return pd.DataFrame(made)
 
 
-def _gap(results: Results, row: Row, reference: Row, test: str) -> Estimate:
-    """The difference of two accuracies in points."""
-    ours, theirs = (over_seeds(accuracies(results, each, test).tolist()) for each in (row, reference))
+def _gap(results: Results, row: Row, reference: Row, test: str) -> Estimate | None:
+    """The difference of two accuracies in points; None if one of the heads is not tested so."""
+    values = [accuracies(results, each, test).tolist() for each in (row, reference)]
+    if not all(values):
+        return None
+    ours, theirs = map(over_seeds, values)
     if not results.metric(reference.variant, "parameters").any():  # learns nothing, so it has no spread
         theirs = Estimate(theirs.value, 0.0, math.inf, "seeds")
     return difference(ours, theirs)
 
 
-def _gap_cell(gap: Estimate, p: float | None) -> str:
+def _gap_cell(gap: Estimate | None, p: float | None) -> str:
+    if gap is None:
+        return ""
     if p is None:
         return f"{gap.value:+.1f}"
     return f"{_with_interval(gap, '+.1f')}, p {'< 0.001' if p < 0.001 else f'= {p:.3f}'}"

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from recaps.config.families import ModelOptions
 from recaps.nn.routing import registry
 
 PoseRouting: Any = registry.settings("PoseRouting")
-
-#: Options of routings that an earlier version of the configuration had beside `routing`.
-OLD_KEYS = (
-    "iterations",
-    "final_temperature",
-    "kernels",
-    "kernel_width",
-    "lambda_init",
-    "class_scale",
-    "compatibility_layers",
-    "activation_layers",
-    "lstm_units",
-)
 
 
 class MatrixCapsOptions(ModelOptions):
@@ -44,11 +31,6 @@ class MatrixCapsOptions(ModelOptions):
     compiled: bool = True
     """Use compiled kernels for the routing on a CPU. A machine compiles each routing once, in half a minute. Small
     networks train faster without kernels."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_old_keys(cls, values: Any) -> Any:
-        return registry.moved(values, {key: key for key in OLD_KEYS}, default="em")
 
     @property
     def modules(self) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from recaps.models.options import Supervised
 
@@ -46,15 +45,3 @@ class DiscriminativeOptions(Supervised):
     @property
     def leaky(self) -> bool:
         return self.leaky_routing
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_dynamic_routing(cls, values: Any) -> Any:
-        """Refuse options of dynamic routing, except the defaults that older run records contain."""
-        known = {"iterations": 3, "routing_gradient": "all"}
-        if not isinstance(values, Mapping):
-            return values
-        for name, default in known.items():
-            if values.get(name, default) != default:
-                raise ValueError(f"{name}: belongs to dynamic routing; learned coefficients have no iterations")
-        return {key: value for key, value in values.items() if key not in known}

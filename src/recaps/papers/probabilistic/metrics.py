@@ -16,6 +16,7 @@ from recaps.evaluation.heads import classifier, features
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+from recaps.report.statistics import proportion_error
 
 #: Largest rotations of digits to either side, in degrees, and the protocols that test models of upright digits on them.
 ROTATED = (45, 90, 135, 180)
@@ -244,8 +245,8 @@ def _leads(results: Results) -> list[MetricRow]:
             for degrees in ROTATED:
                 (variant, protocol), (other, others) = points[degrees], vae[degrees]
                 [ours], [theirs] = part.head(variant, head, protocol), part.head(other, "linear", others)
-                gap, error = ours["accuracy"] - theirs["accuracy"], math.hypot(_error(ours), _error(theirs))
-                leads.append((100 * gap, 100 * error, ours["n"], _tested_on(results, protocol)))
+                gap, error = _difference(ours, theirs)
+                leads.append((gap, error, ours["n"], _tested_on(results, protocol)))
             least, error, n, on = min(leads)
             rows.append((family, seed, f"least-lead-{head}", least, error, n, "percent", on))
     return rows
@@ -258,16 +259,16 @@ def _changes(results: Results) -> list[MetricRow]:
         for variant in part.paper.variants:
             if variant.startswith(DOUBLED) and "capsules" in part.paper.variants:
                 [ours], [before] = (part.head(name, "presence", "mnist") for name in (variant, "capsules"))
-                change = 100 * abs(ours["accuracy"] - before["accuracy"])
-                error = 100 * math.hypot(_error(ours), _error(before))
+                change, error = _difference(ours, before)
                 on = _tested_on(results, "mnist")
-                rows.append((variant, seed, "presence-change", change, error, ours["n"], "percent", on))
+                rows.append((variant, seed, "presence-change", abs(change), error, ours["n"], "percent", on))
     return rows
 
 
-def _error(result: Mapping[str, Any]) -> float:
-    """Standard error of the accuracy of a head over its test images."""
-    return math.sqrt(result["accuracy"] * (1 - result["accuracy"]) / result["n"])
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float]:
+    """The difference of the accuracies of two heads in percent, and its standard error over the test images."""
+    errors = [proportion_error(each["accuracy"], each["n"]) for each in (ours, theirs)]
+    return 100 * (ours["accuracy"] - theirs["accuracy"]), 100 * math.hypot(*errors)
 
 
 def _mean(values: Array) -> Array:
