@@ -16,7 +16,8 @@ class Trained(NamedTuple):
     """A trained model of a run."""
 
     model: Model
-    """The network, in evaluation mode. `latents` and `class_scores` take images in 0..1, float32 [B, C, H, W]."""
+    """The network, in evaluation mode. `latents` and `class_scores` take images in 0..1, float32 [B, C, H, W]; if
+    the training pads, crops or standardises, first pass them through `recaps.training.batches.view`."""
     settings: dict[str, Any]
     """What the run was configured with: `model`, `training`, `data`, `seed`, `image_shape`, `classes`."""
     record: dict[str, Any]

@@ -399,6 +399,13 @@ def test_disjoint_digits_share_no_original_and_positions_do(tmp_path: Path) -> N
     assert result(latents, {"kind": "svm"}, position, tmp_path)["test_images_whose_original_was_fitted"] == 70
 
 
+def test_another_set_of_the_same_split_may_share_originals(tmp_path: Path) -> None:
+    latents = {"a/train": made_up(40), "a/test": made_up(40), "b/test": made_up(40)}
+    for fitted, shared in (("a/train", 0), ("a/test", None)):
+        values = result(latents, {"kind": "svm"}, {"fit": {"set": fitted}, "test": {"set": "b/test"}}, tmp_path)
+        assert values["test_images_whose_original_was_fitted"] == shared
+
+
 def test_a_part_beyond_the_latents_is_reported_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(10)}
     with pytest.raises(UserError, match="needs all images from number 60000 on, but there are 10"):

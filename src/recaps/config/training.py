@@ -38,7 +38,7 @@ class Training(Section):
     """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`. `first`: the whole
     image, before shift, crop and all other changes. `last`: the result of these changes. null: do not standardise."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Adam's learning rate at step 0."""
+    """The optimiser's learning rate at step 0."""
     lr_decay: float = Field(0.96, gt=0, le=1)
     """Factor by which the learning rate decays every `lr_decay_steps` steps. The decay is continuous."""
     lr_decay_steps: int = Field(2000, ge=1)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from recaps.config.base import snapshot_of
 from recaps.config.heads import Head, Part, Protocol
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
@@ -105,9 +106,9 @@ def evaluate(
         assert rules.fit is not None
         fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits)
         n_fit = len(fitted[0].originals)
-        if rules.fit.set != rules.test.set:
+        if _split(rules.fit.set) != _split(rules.test.set):
             shared = 0
-        elif original.min() >= 0:
+        elif rules.fit.set == rules.test.set and original.min() >= 0:
             shared = int(np.isin(original, np.concatenate([each.originals for each in fitted])).sum())
         accuracy = np.mean([(each.classifier.predict(tested) == truth).mean() for each in fitted])
     return {
@@ -121,6 +122,11 @@ def evaluate(
         "protocol": rules.model_dump(),
         "stand_in": bool(read(latents, ("stand_in",), part=rules.test.set)["stand_in"]),
     }
+
+
+def _split(set_name: str) -> str:
+    """`train` or `test`, without the snapshot. Test sets are made from test images, also those that are derived."""
+    return snapshot_of(set_name)[0].split("/")[1]
 
 
 def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:

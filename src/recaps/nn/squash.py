@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from recaps.nn.kernels import SQUASH
+
 #: `unsquash` clamps lengths to between `TINY` and 1 - `EDGE`.
 TINY, EDGE = 1e-12, 1e-6
 
 
-def squash(vectors: Tensor, epsilon: float = 1e-8) -> Tensor:
+def squash(vectors: Tensor, epsilon: float = SQUASH) -> Tensor:
     """Shrink vectors to a length below 1 and keep their direction: (s/|s|) |s|^2/(1+|s|^2).
 
     *Dynamic Routing Between Capsules*, eq. 1. Computed in float32 at least. The released code has no epsilon and gives

@@ -82,7 +82,7 @@ class Batches:
 
 
 def view(images: Tensor, training: Training) -> Tensor:
-    """Return images as a model sees them in evaluation: uint8 [B, C, H, W] to float32 [B, C, h, w]."""
+    """Return images [B, C, H, W], uint8 or floats in 0..1, as a model sees them in evaluation: float32 [B, C, h, w]."""
     images = padded(images, training.pad)
     if training.standardise == "first":
         images = standardised(as_float(images))

@@ -16,7 +16,9 @@ NAMES = ("auto", "cpu", "cuda")
 
 
 def choose(name: str, threads: int | None = None) -> torch.device:
-    """Return the device for `auto`, `cpu` or `cuda`, and make PyTorch deterministic.
+    """Return the device for `auto`, `cpu` or `cuda`, and make PyTorch deterministic where it can be.
+
+    It cannot be on a GPU in `recaps.nn.poses.warp`, whose gradient adds up in any order.
 
     Raises:
         UserError: another name, fewer than one thread, or `cuda` is requested, but there is no GPU.

@@ -83,7 +83,13 @@ def train(
         checkpoints,
         _fingerprint(settings, seed, [dataset, *([test] if test else [])], where),
         checkpoint_seconds=checkpoint_seconds,
-        start={"device": devices.describe(where), "torch": str(torch.__version__), "started": started, **(given or {})},
+        start={
+            "device": devices.describe(where),
+            "precision": devices.resolve(where, training.precision),
+            "torch": str(torch.__version__),
+            "started": started,
+            **(given or {}),
+        },
         test=_tester(model, test, training, where),
         report=lambda row: _report(row, training.steps),
     )

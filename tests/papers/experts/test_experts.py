@@ -298,6 +298,11 @@ def test_phases_divide_the_steps_and_end_at_rows_of_the_history() -> None:
     assert phase_ends(options, training(steps=104, log_every=10)) == (50, 70, 104)
     ends = phase_ends(ExpertsOptions(autoencoder=0, encoder=0), training(steps=100))
     assert ends == (0, 0, 100)
+    halves = ExpertsOptions(autoencoder=0.5, encoder=0.5)
+    for steps in (100, 104, 106):
+        ends = phase_ends(halves, training(steps=steps, log_every=10))
+        assert ends == (50, steps, steps), "no step is left for the decoder"
+        assert phase_ends(ExpertsOptions(autoencoder=1, encoder=0), training(steps=steps, log_every=10))[0] == steps
     assert [phase_at(ENDS, step) for step in (0, 9, 10, 19, 20, 29)] == [
         phase for phase in ("autoencoder", "encoder", "decoder") for _ in range(2)
     ]

@@ -40,6 +40,12 @@ SMALL: dict[str, Any] = {
 SHAPE = (1, 28, 28)
 
 
+def test_without_labels_the_sparsity_losses_assume_ten_classes() -> None:
+    """One class for all images would ask for all objects in each."""
+    assert build(SCAEOptions(**SMALL), SHAPE, 1).classes == 10
+    assert build(SCAEOptions(**SMALL), SHAPE, 3).classes == 3
+
+
 def model(shape: tuple[int, int, int] = SHAPE, **options: Any) -> SCAE:
     torch.manual_seed(0)
     built = build(SCAEOptions(**(SMALL | options)), shape, 10)

@@ -17,6 +17,9 @@ from torch import Tensor
 #: EM routing adds these to variances, and to the sum of assignments before it divides by the sum.
 VARIANCE, SHARE = 1e-6, 1e-8
 
+#: `recaps.nn.squash` adds this to squared lengths.
+SQUASH = 1e-8
+
 #: Largest number of types of output capsules in a compiled routing. Arrays are padded to this many lanes.
 LANES = 16
 

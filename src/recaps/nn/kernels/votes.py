@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from recaps.nn.kernels import LANES
+from recaps.nn.kernels import LANES, SQUASH
 from recaps.nn.kernels.compiled import array, compiled, in_parts, kernel
 from recaps.nn.kernels.vector import exp, first, largest, load, splat, sqrt, store, total
 
@@ -23,8 +23,7 @@ from recaps.nn.kernels.vector import exp, first, largest, load, splat, sqrt, sto
 AT_A_TIME = 4
 #: Input capsules whose weights stay in the cache while a kernel goes through the images; 8 kB each for D = 16.
 BLOCK, BLOCK_BACKWARD = 4, 2
-#: Added to squared lengths by `recaps.nn.squash`.
-EPSILON = np.float32(1e-8)
+EPSILON = np.float32(SQUASH)
 ZERO, ONE = np.float32(0), np.float32(1)
 #: The logit of outputs that do not exist.
 LOWEST = np.float32(-1e30)

@@ -68,6 +68,7 @@ class MatrixCaps(Model):
         return self(images).activations.squeeze(1)
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Return `loss`: spread loss, a sum over the images, or cross-entropy, a mean; and the `accuracy`."""
         scores, labels = self.class_scores(batch["images"]), batch["labels"]
         if self.options.loss == "spread":
             loss = spread_loss(scores, labels, spread_margin(step, self.training_options.steps)).sum()

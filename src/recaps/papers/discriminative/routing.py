@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recaps.nn.kernels import SQUASH
 from recaps.nn.losses import present_classes
 from recaps.nn.routing.interface import Routed
 from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.squash import squash
-
-EPSILON = 1e-8
 
 
 class TwoWays(NamedTuple):
@@ -79,7 +78,7 @@ class _Weighted(torch.autograd.Function):
         lengths, weights = None, coefficients.expand(len(votes), -1, -1)
         if squash_votes:
             lengths = torch.linalg.vector_norm(votes, dim=-1, dtype=coefficients.dtype)
-            weights = coefficients * _scale(lengths.square() + EPSILON)
+            weights = coefficients * _scale(lengths.square() + SQUASH)
         ctx.save_for_backward(votes, coefficients, lengths)
         made = weighted_sum(weights.to(votes.dtype).transpose(1, 2), votes.flatten(2))
         return made, made.clone()
@@ -93,7 +92,7 @@ class _Weighted(torch.autograd.Function):
         agreement, at_coefficients = torch.bmm(flat, both).to(coefficients.dtype).chunk(2, 2)
         weights = coefficients.expand(len(votes), -1, -1)
         if lengths is not None:
-            squared = lengths.square() + EPSILON
+            squared = lengths.square() + SQUASH
             scale = _scale(squared)
             weights, at_coefficients = coefficients * scale, scale * at_coefficients
         gradient = torch.bmm(weights.to(votes.dtype), directions.transpose(1, 2))

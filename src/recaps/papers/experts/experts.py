@@ -118,8 +118,8 @@ class Experts(Model):
         return {"autoencoder": self.optimizer, **self.descents}
 
     def phases(self) -> dict[str, int]:
-        starts = dict(zip(PHASES, (0, *self.ends), strict=False))
-        return {phase: start for phase, start in starts.items() if phase_at(self.ends, start) == phase}
+        starts = (0, *self.ends)
+        return {phase: start for phase, start, end in zip(PHASES, starts, self.ends, strict=False) if start < end}
 
     def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Learn in the phase of the step; the method of the phase documents its scalars."""
@@ -373,16 +373,18 @@ def phase_ends(options: ExpertsOptions, training: Training) -> tuple[int, int, i
     """
     rows = training.log_every
     shares = (options.autoencoder, options.encoder, 1 - options.autoencoder - options.encoder)
-    first = rows * round(shares[0] * training.steps / rows)
-    second = rows * round((shares[0] + shares[1]) * training.steps / rows)
-    ends = (first, second, training.steps)
+    ends = list[int]()
+    for after in (1, 2, 3):
+        end = rows * round(sum(shares[:after]) * training.steps / rows)
+        more = any(share > 1e-9 for share in shares[after:])
+        ends.append(min(end, training.steps) if more else training.steps)
     for phase, share, start, end in zip(PHASES, shares, (0, *ends), ends, strict=False):
         if share > 1e-9 and end <= start:
             raise UserError(
                 f"training.log_every: a phase ends at a row of the history, every {rows} steps, so none of the"
                 f" {training.steps} steps is left for the {phase}; make log_every smaller"
             )
-    return ends
+    return ends[0], ends[1], ends[2]
 
 
 def phase_at(ends: tuple[int, int, int], step: int) -> str:

@@ -186,7 +186,7 @@ class GenerativeCapsules(Model):
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """The mean of the picture of the parts, at median presences and mean poses."""
-        return self.picture(self.infer(images).part_belief).mean
+        return self.picture(self.part_encoder(images)).mean
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """The parameters of q and the bound.

@@ -34,6 +34,8 @@ KERNEL = 3
 STRIDES = (2, 2, 1, 1)
 #: Numbers in a pose.
 POSE = 6
+#: Classes that the losses assume if there are no labels: those of MNIST.
+UNLABELLED = 10
 #: Log density and log weight of the dummy vote, which explains the parts that no object explains.
 DUMMY = -2 * math.log(10)
 
@@ -72,7 +74,8 @@ class SCAE(Model):
 
     def __init__(self, options: SCAEOptions, image_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
-        self.options, self.classes = options, classes
+        # Without labels, the sparsity losses assume as many classes as MNIST has.
+        self.options, self.classes = options, classes if classes > 1 else UNLABELLED
         channels = image_shape[0]
         self.part_encoder = PartEncoder(options, image_shape)
         self.templates = Templates(options, channels)

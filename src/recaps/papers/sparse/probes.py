@@ -28,7 +28,7 @@ def single_capsules(model: SparseCaps, images: Tensor, labels: Tensor) -> dict[s
         [B, L, C, H, W], decoded from all capsules but l; `mask` [B, L].
     """
     routed = model(images)
-    mask = model.mask(routed.coupling)
+    mask = model.mask(model.support(routed.coupling))
     each = torch.eye(mask.shape[1], device=mask.device)
     single = [model.decode(routed.capsules, mask * only) for only in each]
     without = [model.decode(routed.capsules, mask * (1 - only)) for only in each]
@@ -65,7 +65,7 @@ def traversals(model: SparseCaps | SupCaps, images: Tensor, labels: Tensor) -> d
     if unsupervised:
         sparsecaps = cast("SparseCaps", model)
         capsule = sparsecaps.ranks(sparsecaps.support(routed.coupling)).argmin(1)
-        mask = sparsecaps.mask(routed.coupling)
+        mask = sparsecaps.mask(sparsecaps.support(routed.coupling))
     else:
         capsule = labels.reshape(len(labels), -1)[:, 0]
         mask = one_hot(capsule, routed.capsules.shape[1]).to(routed.capsules.dtype)

@@ -27,11 +27,9 @@ class SparseCaps(CapsuleNetwork):
         super().__init__(options, image_shape)
         self.boosting = Boosting(options) if options.learning == "sparse" else None
 
-    def mask(self, coupling: Tensor) -> Tensor:
+    def mask(self, supports: Tensor) -> Tensor:
         """The mask m [B, L] of the decoder's input m * v (eq. 4): ones if dense, else by boosted rank (eqs. 1-3)."""
-        if self.boosting is None:
-            return coupling.new_ones(len(coupling), coupling.shape[2])
-        return self.boosting.mask(self.support(coupling))
+        return torch.ones_like(supports) if self.boosting is None else self.boosting.mask(supports)
 
     def support(self, coupling: Tensor) -> Tensor:
         """Routing support psi of each latent capsule: [B, I, L] to [B, L]."""
@@ -42,24 +40,27 @@ class SparseCaps(CapsuleNetwork):
         return ranks(supports) if self.boosting is None else self.boosting.ranks(supports)
 
     def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Return `loss`, the squared error of the reconstruction, summed over pixels, as a mean over the images."""
         images = batch["images"]
         routed = self(images)
-        reconstructions = self.decode(routed.capsules, self.mask(routed.coupling))
+        supports = self.support(routed.coupling)
+        reconstructions = self.decode(routed.capsules, self.mask(supports))
         if self.boosting is not None and self.training:
             left = self.training_options.steps - (step + 1)
-            self.boosting.observe(self.support(routed.coupling), update=left >= self.options.settle_steps)
+            self.boosting.observe(supports, update=left >= self.options.settle_steps)
         return {"loss": summed_squared_error(reconstructions, images).mean()}
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """Decode all capsules if dense, else those of the mask."""
         routed = self(images)
-        return self.decode(routed.capsules, self.mask(routed.coupling))
+        return self.decode(routed.capsules, self.mask(self.support(routed.coupling)))
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Return `capsules` [B, L, D]; routing `support`, `ranks` (0 for the largest, boosted if sparse) and `mask`
         [B, L]; and `reconstruction_error` [B], squared and summed over pixels."""
         routed = self(images)
-        supports, mask = self.support(routed.coupling), self.mask(routed.coupling)
+        supports = self.support(routed.coupling)
+        mask = self.mask(supports)
         return {
             "capsules": routed.capsules,
             "support": supports,
