@@ -27,6 +27,8 @@ FILES = {
         def train(x):
             '''Train.'''
             from pkg import late
+            if x is None:
+                raise errors.Mistake(f'no {x}')
             return pkg.maths.square(x)  # a comment
     """,
     "maths.py": "def square(x):\n    return x * x\n",
@@ -81,6 +83,7 @@ def edited(package: Path, file: str, old: str, new: str) -> tuple[str, str]:
         ("train.py", "# a comment", "# another"),
         ("train.py", "'''Train.'''", "'''Train, and say more\n    on several lines.'''"),
         ("train.py", "'''How to train.'''", ""),
+        ("train.py", "no {x}", "there is no {x}"),
         ("train.py", "def train(x):", "\n\n\ndef train(\n    x\n):"),
         ("maths.py", "x * x", "(x * x)"),
         ("figures.py", "red", "blue"),
@@ -98,6 +101,7 @@ def test_edit_that_does_not_matter(package: Path, file: str, old: str, new: str)
     ("file", "old", "new"),
     [
         ("train.py", "square(x)", "square(2 * x)"),
+        ("train.py", "errors.Mistake(", "KeyError("),
         ("maths.py", "x * x", "x + x"),
         ("late.py", "1", "2"),
         ("shared/errors.py", "Mistake", "Blunder"),

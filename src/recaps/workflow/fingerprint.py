@@ -2,7 +2,7 @@
 
 Snakemake does not see changes of the library. Each rule therefore has a parameter `code`: the fingerprint of its stage,
 one function of `recaps.workflow.stages`. Editing EM routing retrains the EM runs; editing a figure retrains nothing.
-Comments, docstrings and formatting do not change a fingerprint.
+Comments, docstrings, formatting and the texts of errors do not change a fingerprint.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
 name` leads to the module that defines `name`. Of the packages on the way, only their own text counts, and that of the
@@ -234,13 +234,16 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
 
 
 def _canonical(node: ast.AST) -> list[str]:
-    """Return a syntax tree as words, without positions, docstrings and the empty fields that newer Pythons add."""
+    """Return a syntax tree as words: no positions, docstrings, texts of errors, nor empty fields of newer Pythons."""
     words: list[str] = []
     _add_words(node, words)
     return words
 
 
-def _add_words(node: ast.AST, words: list[str]) -> None:
+def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None:
+    raised = raised or isinstance(node, ast.Raise)
+    if raised and isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return
     words.append(type(node).__name__)
     for key in node._fields:
         value = getattr(node, key, None)
@@ -252,7 +255,7 @@ def _add_words(node: ast.AST, words: list[str]) -> None:
             if not isinstance(item, ast.AST):
                 words.append(repr(item))
             elif not _is_docstring(item):
-                _add_words(item, words)
+                _add_words(item, words, raised=raised)
         words.append(")")
 
 
