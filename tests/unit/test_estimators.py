@@ -259,7 +259,7 @@ def test_the_progress_is_shown_on_request(digits: tuple[Array, Array], capsys: p
         ({"model": "vae", "options": {}}, "model='vae' learns without labels; use CapsuleEncoder"),
         ({"options": {"conv_chanels": 8}}, "conv_chanels: Extra inputs are not permitted"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
-        ({"device": "cuda"}, "PyTorch finds no GPU; use cpu or auto"),
+        ({"device": "cuda"}, "PyTorch finds no GPU that it can use"),
         ({"device": "cuda:0"}, "device: there is no device 'cuda:0'; use auto, cpu or cuda"),
         ({"threads": -1}, "threads: -1 is too few; use at least 1"),
         ({"evaluate_every": 0}, "evaluate_every=0: use at least 1"),

@@ -80,13 +80,16 @@ def test_what_is_shown_is_logged_too(snakemake: SimpleNamespace, capsys: pytest.
     assert capsys.readouterr().err == Path(snakemake.log[0]).read_text() == "progress\nWARNING recaps: careful\n"
 
 
-def test_device(snakemake: SimpleNamespace) -> None:
+def test_device(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert device(snakemake) == "auto"
     snakemake.config = {"device": "cpu"}
     assert device(snakemake) == "cpu"
     snakemake.resources = {"gpu": 1}
     assert device(snakemake) == "cpu"
     snakemake.config = {}
+    assert device(snakemake) == "auto", "PyTorch may be unable to use the GPU of a laptop"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
     assert device(snakemake) == "cuda", "a job that was given a GPU must not fall back to the CPU in silence"
 
 

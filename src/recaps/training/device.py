@@ -39,7 +39,10 @@ def choose(name: str, threads: int | None = None) -> torch.device:
     if threads:
         torch.set_num_threads(threads)
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda is requested, but PyTorch finds no GPU; use cpu or auto")
+        raise UserError(
+            "device: cuda is requested, but PyTorch finds no GPU that it can use (perhaps the driver is old, or this"
+            " PyTorch is built for CPUs); use cpu or auto"
+        )
     if name == "cpu" or not torch.cuda.is_available():
         keep_memory()
         multiply_by_onednn()

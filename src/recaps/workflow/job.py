@@ -55,12 +55,14 @@ def job(snakemake: Any, *, show: bool = False, raw: bool = False) -> Iterator[No
 
 
 def device(job: Any) -> str:
-    """Return the device of the configuration; if that is `auto`, the GPU that the job was given, if any.
+    """Return the device of the configuration; if that is `auto`, the GPU that a cluster gave to the job, if any.
 
-    It is no parameter of a rule: another device is no reason to run a job again.
+    On one machine, `auto` stays: PyTorch may be unable to use the GPU, because of its build or of an old driver. It is
+    no parameter of a rule: another device is no reason to run a job again.
     """
     configured = str(job.config.get("device", "auto"))
-    return "cuda" if configured == "auto" and job.resources.get("gpu", 0) else configured
+    given_by_cluster = os.environ.get("SLURM_JOB_ID") and job.resources.get("gpu", 0)
+    return "cuda" if configured == "auto" and given_by_cluster else configured
 
 
 def project_root(job: Any) -> Path:
