@@ -80,7 +80,9 @@ def test_what_is_shown_is_logged_too(snakemake: SimpleNamespace, capsys: pytest.
     assert capsys.readouterr().err == Path(snakemake.log[0]).read_text() == "progress\nWARNING recaps: careful\n"
 
 
-def test_device(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device(
+    snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert device(snakemake) == "auto"
     snakemake.config = {"device": "cpu"}
@@ -88,7 +90,9 @@ def test_device(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> 
     snakemake.resources = {"gpu": 1}
     assert device(snakemake) == "cpu"
     snakemake.config = {}
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert device(snakemake) == "auto", "PyTorch may be unable to use the GPU of a laptop"
+    assert "PyTorch cannot use the GPU of this machine" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     assert device(snakemake) == "cuda", "a job that was given a GPU must not fall back to the CPU in silence"
 

@@ -195,7 +195,8 @@ def test_only_pictures_count(root: Path, tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").touch()
     before = own.state(tmp_path)
-    for file in (".DS_Store", "a/Thumbs.db", "a/._1.png", "notes.txt"):
+    (tmp_path / "a" / ".thumbnails").mkdir()
+    for file in (".DS_Store", "a/Thumbs.db", "a/._1.png", "a/.thumbnails/1.png", "notes.txt"):
         (tmp_path / file).touch()
     assert own.state(tmp_path) == before
     (tmp_path / "a" / "2.png").touch()

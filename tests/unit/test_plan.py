@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import recaps
-from recaps.config.load import load
+from recaps.config.load import Project, load
 from recaps.errors import UserError
 from recaps.workflow.fingerprint import Code
 from recaps.workflow.layout import DATASET_FILES, RUN_FILES
@@ -164,6 +164,7 @@ def test_titles_and_descriptions_make_nothing_again(plan: Any) -> None:
     described.project.scale.__dict__["description"] = "Other words"
     assert described.settings() != plan().settings()
     assert described.measured(wildcards()) == plan().measured(wildcards())
+    assert Project.model_validate(described.measured(wildcards())).papers["sparse"].variants
 
 
 def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:

@@ -69,7 +69,7 @@ class Config(Section):
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that models run on. `auto`: a GPU if there is one."""
+    """Device that models run on. `auto`: a GPU if there is one that PyTorch can use."""
     checkpoint_seconds: float = Field(120, gt=0)
     """Seconds between two checkpoints of a training run. A crash loses at most this much work."""
     data: str = "data"

@@ -13,7 +13,7 @@ TRAIN_TEST = ("train", "test")
 AFFNIST_SPLITS = ("validation", "test", "training_and_validation")
 VIEWPOINT_SPLITS = ("train", "familiar", "novel")
 #: Splits that are derived from the base set's test split. All others are derived from its train split.
-_FROM_TEST = ("test", "familiar", "novel")
+FROM_TEST = ("test", "familiar", "novel")
 STAND_IN = "stand-in (scikit-learn digits)"
 #: Number of images in each split of a stand-in for a set that own data can replace.
 STAND_IN_COUNTS = {"train": 1437, "test": 360}
@@ -214,7 +214,7 @@ def base_of(name: str, split: str) -> tuple[str, str]:
     base = entry(name).base
     if base is None:
         return name, split
-    return base, "test" if split in _FROM_TEST else "train"
+    return base, "test" if split in FROM_TEST else "train"
 
 
 def replaceable() -> list[str]:

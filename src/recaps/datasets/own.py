@@ -106,7 +106,10 @@ def sizes(path: Path, test_fraction: float) -> dict[str, int]:
 
 def state(path: Path) -> str:
     """Return a digest of the names, sizes and times of the pictures or the NPZ file; it is quick to compute."""
-    files = sorted(filter(_is_picture, path.rglob("*"))) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        every = filter(_is_picture, path.rglob("*"))
+        files = sorted(file for file in every if not any(part[0] == "." for part in file.relative_to(path).parts))
     found = hashlib.sha256()
     for file in files:
         if file.is_file():

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from recaps.config.base import snapshot_of
 from recaps.config.heads import Head, Part, Protocol
+from recaps.datasets.catalogue import FROM_TEST
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.npz import read
@@ -106,7 +107,7 @@ def evaluate(
         assert rules.fit is not None
         fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits)
         n_fit = len(fitted[0].originals)
-        if _split(rules.fit.set) != _split(rules.test.set):
+        if _from_test(rules.fit.set) != _from_test(rules.test.set):
             shared = 0
         elif rules.fit.set == rules.test.set and original.min() >= 0:
             shared = int(np.isin(original, np.concatenate([each.originals for each in fitted])).sum())
@@ -124,9 +125,9 @@ def evaluate(
     }
 
 
-def _split(set_name: str) -> str:
-    """`train` or `test`, without the snapshot. Test sets are made from test images, also those that are derived."""
-    return snapshot_of(set_name)[0].split("/")[1]
+def _from_test(set_name: str) -> bool:
+    """Whether a split consists of test images, or of images that are made from them."""
+    return snapshot_of(set_name)[0].split("/")[1] in FROM_TEST
 
 
 def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:

@@ -39,7 +39,7 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
         results: the folder of a scale with the new runs. They replace published runs of the same variant and seed.
         published: the record of the scale.
         name: the paper.
-        project: the configuration of today, with the data sets of the new runs.
+        project: the configuration of today, with the data sets that the new runs used, else those of the record.
         into: a new folder; it refers to `results` by links.
 
     Returns:

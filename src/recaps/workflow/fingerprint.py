@@ -2,7 +2,7 @@
 
 Snakemake does not see changes of the library. Each rule therefore has a parameter `code`: the fingerprint of its stage,
 one function of `recaps.workflow.stages`. Editing EM routing retrains the EM runs; editing a figure retrains nothing.
-Comments, docstrings, formatting and the texts of errors do not change a fingerprint.
+Comments, docstrings, formatting and texts in `raise` statements do not change a fingerprint.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
 name` leads to the module that defines `name`. Of the packages on the way, only their own text counts, and that of the
@@ -234,7 +234,7 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
 
 
 def _canonical(node: ast.AST) -> list[str]:
-    """Return a syntax tree as words: no positions, docstrings, texts of errors, nor empty fields of newer Pythons."""
+    """Return a syntax tree as words: no positions, docstrings, texts of `raise`, nor empty fields of newer Pythons."""
     words: list[str] = []
     _add_words(node, words)
     return words

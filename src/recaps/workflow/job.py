@@ -61,8 +61,19 @@ def device(job: Any) -> str:
     no parameter of a rule: another device is no reason to run a job again.
     """
     configured = str(job.config.get("device", "auto"))
-    given_by_cluster = os.environ.get("SLURM_JOB_ID") and job.resources.get("gpu", 0)
-    return "cuda" if configured == "auto" and given_by_cluster else configured
+    if configured != "auto" or not job.resources.get("gpu", 0):
+        return configured
+    if os.environ.get("SLURM_JOB_ID"):
+        return "cuda"
+    import torch
+
+    if not torch.cuda.is_available():
+        print(
+            "recaps: PyTorch cannot use the GPU of this machine and uses the CPU; set `device: cpu` to train several"
+            " runs side by side",
+            file=sys.stderr,
+        )
+    return configured
 
 
 def project_root(job: Any) -> Path:

@@ -340,7 +340,8 @@ class Plan:
         values = self.project.model_dump(mode="json", exclude={"config": machine})
         if paper:
             values["papers"] = {paper: values["papers"][paper]}
-            del values["left_out"], values["elsewhere"], values["scale"]["description"]
+            del values["left_out"], values["elsewhere"]
+            values["scale"]["description"] = ""
         return values
 
     def measured(self, wildcards: Any) -> dict[str, Any]:

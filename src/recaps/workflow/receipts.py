@@ -50,11 +50,11 @@ def _forget(outputs: Sequence[Path]) -> None:
     for place in _places(folder / FOLDER):
         lines, time = _lines(place), _time(place)
         kept = [line for line in lines if line[66:] not in names]
-        if not kept:
+        if lines and not kept:
             place.unlink(missing_ok=True)
         elif len(kept) < len(lines) and time is not None:
             write_text(place, "".join(f"{line}\n" for line in kept))
-            os.utime(place, ns=(time, time))
+            os.utime(place, ns=(time + 1, time + 1))
 
 
 def _place(first: Path) -> Path:
@@ -70,7 +70,7 @@ def _places(folder: Path) -> Iterator[Path]:
 def _changed(place: Path) -> list[Path]:
     """Return the files of one receipt that have changed. If there are none, make the receipt newer than its files.
 
-    A job that makes these files again at the same time deletes the receipt first.
+    A job that makes these files again at the same time first deletes the receipt, or its lines, which changes its time.
     """
     if (written := _time(place)) is None:
         return []

@@ -489,6 +489,8 @@ def test_the_record_says_what_replaced_a_set_that_no_new_run_uses(published: Pat
         io.write_json(file, without)
     publish(later.files.folder, published, CONFIG, add=True)
     assert {run.name for run in published.glob("runs/comparison/em/*")} == {"seed-0", "seed-1"}
+    measured = pd.read_csv(published / "papers/comparison/metrics.csv")
+    assert set(measured[measured["metric"].str.endswith("-affnist")]["measured_on"]) == {"affnist/test"}
     for file, heads in whole.items():
         io.write_json(file, heads)
     with pytest.raises(UserError, match=r"protocol affnist: measured with other settings or data than today"):

@@ -141,8 +141,9 @@ def test_table_1_measures_shapes_and_counts_weights(results: Results) -> None:
 
 
 def test_a_narrower_run_is_listed_as_it_is(tmp_path: Path) -> None:
-    narrow = {"model": {"conv_channels": 8, "types": [4, 4, 4], "lstm_units": 4, "activation_layers": [[], [8], [16]]}}
-    project = config("smallnorb", **{f"mnist-{each}": narrow for each in ROUTINGS})
+    narrow = {f"mnist-{each}": {"model": {"conv_channels": 8, "types": [4, 4, 4]}} for each in ROUTINGS}
+    narrow["mnist-connectionist"]["model"]["routing"] = {"lstm_units": 4, "activation_layers": [[], [8], [16]]}
+    project = config("smallnorb", **narrow)
     results = make(tmp_path, project, seeds=(0,))
     table = tables.table_1(results).set_index(["geometry", "layer"])
     assert table.loc[("MNIST, as run", "Convolutional Capsule Layer 1"), "details ours"] == "K=3, S=2, Ch=4"

@@ -133,10 +133,10 @@ def test_the_layers_have_the_sizes_of_table_1(shape: tuple[int, int, int], sides
         ("em", {"types": (4, 8, 8), "conv_channels": 16}),
         ("em", {"types": (4, 8, 8), "conv_channels": 16, "loss": "spread"}),
         ("similarity", {}),
-        ("connectionist", {"lstm_units": 4, "compatibility_layers": ((), (), ())}),
+        ({"name": "connectionist", "lstm_units": 4, "compatibility_layers": ((), (), ())}, {}),
     ],
 )
-def test_every_routing_learns(routing: str, options: dict[str, Any]) -> None:
+def test_every_routing_learns(routing: str | dict[str, Any], options: dict[str, Any]) -> None:
     net = model(
         (1, 20, 20), 4, routing=routing, **{"conv_channels": 8, "types": (2, 4, 4), "compiled": False, **options}
     )
@@ -154,8 +154,9 @@ def test_every_routing_learns(routing: str, options: dict[str, Any]) -> None:
 def test_a_network_has_the_same_gradient_compiled_and_in_tensor_operations(
     routing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = {"conv_channels": 8, "types": (2, 4, 4), "lstm_units": 4}
-    net = model((1, 20, 20), 4, routing=routing, loss="spread", **shape)  # the logits do not use theta_3
+    settings = {"name": routing} | ({"lstm_units": 4} if routing == "connectionist" else {})
+    shape = {"conv_channels": 8, "types": (2, 4, 4)}
+    net = model((1, 20, 20), 4, routing=settings, loss="spread", **shape)  # the logits do not use theta_3
     with torch.no_grad():  # initial values have gradients near zero
         for parameter in net.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

@@ -58,7 +58,8 @@ def config(*without: str, added: dict[str, Any] | None = None, **models: dict[st
     for name, changed in models.items():
         variants[name]["model"] = variants[name]["model"] | changed
     chosen = {"scale": "desk", "papers": ["experts"], "without": list(without)}
-    return load(chosen | {"overrides": {"experts": {"variants": variants | (added or {})}}}, CONFIG)
+    changes = made_results.without_own_seeds("experts", variants | (added or {}))
+    return load(chosen | {"overrides": {"experts": {"variants": changes}}}, CONFIG)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from recaps.papers.probabilistic import figures, metrics, tables
 from recaps.papers.probabilistic.templates import affine_fits, same_template, turned_back
 from recaps.report.claims import Number, check_variants
 from recaps.report.results import Results
+from recaps.report.statistics import proportion_error
 
 CLAIMS = made_results.claims("probabilistic")
 SHAPE = (1, 28, 28)
@@ -601,15 +602,14 @@ def test_the_least_lead_over_the_vae(table: pd.DataFrame) -> None:
     assert values(table, "scae", "least-lead-presence") == pytest.approx([-12, -12])
     row = table[(table["variant"] == "capsules") & (table["metric"] == "least-lead-presence")].iloc[0]
     assert row["measured_on"] == "mnist-rotated/test"
-    error = 100 * math.sqrt(0.75 * 0.25 / 10_000 + 0.82 * 0.18 / 10_000)
-    assert row["se"] == pytest.approx(error)
+    assert row["se"] == pytest.approx(100 * math.hypot(*(proportion_error(each, 10_000) for each in (0.75, 0.82))))
 
 
 def test_the_change_by_a_doubled_setting_is_absolute(table: pd.DataFrame) -> None:
     assert values(table, "capsules-double-c", "presence-change") == pytest.approx([6, 6])
     assert values(table, "capsules-double-off", "presence-change") == pytest.approx([0, 0])
     row = table[(table["variant"] == "capsules-double-c") & (table["metric"] == "presence-change")].iloc[0]
-    assert row["se"] == pytest.approx(100 * math.sqrt((0.9 * 0.1 + 0.96 * 0.04) / 10_000))
+    assert row["se"] == pytest.approx(100 * math.hypot(*(proportion_error(each, 10_000) for each in (0.9, 0.96))))
 
 
 def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Project) -> None:

@@ -221,6 +221,15 @@ def test_an_ordering_reports_its_least_certain_gap() -> None:
     assert (row["interval_low"], row["interval_high"]) == pytest.approx((interval.low, interval.high))
 
 
+def test_the_least_certain_gap_has_the_largest_p_value() -> None:
+    """Not the smallest t: the gap with the larger t rests on three seeds, the other on many test images."""
+    a, b, c = rows("a", [91.0, 90.0, 92.0]), rows("b", [84.0], n=1e6), rows("c", [83.8], n=1e6)
+    row = judge(ordering("a", "b", "c"), a, b, c)
+    first, second = judge(ordering("a", "b"), a, b), judge(ordering("b", "c"), b, c)
+    assert row["p_value"] == first["p_value"] > second["p_value"]
+    assert row["difference"] == first["difference"] == pytest.approx(7)
+
+
 def test_a_one_seed_ordering_says_what_its_p_value_counts() -> None:
     row = judge(ordering("a", "b"), rows("a", [90.0]), rows("b", [88.0]))
     assert "counts the finite sample only" in row["how"]

@@ -170,7 +170,7 @@ class SCAEOptions(ModelOptions):
     paper has 1."""
     prior_between: float = Field(0.35, ge=0)
     """Weight of the squared difference between the sum of prior presences of an object in a batch and the number of
-    images per class. The SCAE paper has 1."""
+    images per class (without labels: as if there were ten). The SCAE paper has 1."""
     within_constant: float | None = Field(None, gt=0)
-    """Reading. Expected number of objects in an image. null: number of objects per class, as in the released code. Its
-    script sets 4.3, but this value never reaches the model."""
+    """Reading. Expected number of objects in an image. null: number of objects per class (without labels: as if there
+    were ten), as in the released code. Its script sets 4.3, but this value never reaches the model."""

@@ -74,7 +74,6 @@ class SCAE(Model):
 
     def __init__(self, options: SCAEOptions, image_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
-        # Without labels, the sparsity losses assume as many classes as MNIST has.
         self.options, self.classes = options, classes if classes > 1 else UNLABELLED
         channels = image_shape[0]
         self.part_encoder = PartEncoder(options, image_shape)
