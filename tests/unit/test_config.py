@@ -234,6 +234,19 @@ def test_routing_is_a_name_or_a_section(config: Path) -> None:
 DYNAMIC = {"iterations": 3, "leaky": False, "gradient": "all"}
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"training": {"contrast": [1.8, 0.2]}}, "1.8 is larger than 0.2; give the smaller number first"),
+        ({"model": {"decoder": [512, -1]}}, "greater than or equal to 1"),
+        ({"latents": {"mnist/test": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_impossible_numbers(config: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(in_dense(**settings), config)
+
+
 def test_every_scale_is_valid(config: Path) -> None:
     for file in (config / "scales").glob("*.yaml"):
         assert load({"scale": file.stem}, config).config.scale == file.stem
@@ -452,9 +465,9 @@ def test_drift_is_shown_as_a_diff(tmp_path: Path) -> None:
         file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(text)
     assert manual.drift(wanted) == ""
-    (tmp_path / "config" / "config.yaml").write_text(manual.config_file({}).replace("# Seeds to use", "# Seeds"))
+    (tmp_path / "config" / "config.yaml").write_text(manual.config_file({}).replace("# Folder of all", "# Folder of"))
     difference = manual.drift(wanted)
-    assert "-# Seeds instead of the scale's seeds.\n+# Seeds to use instead of the scale's seeds.\n" in difference
+    assert "-# Folder of results.\n+# Folder of all results.\n" in difference
 
 
 def test_the_default_file_keeps_what_is_set_in_it(tmp_path: Path) -> None:

@@ -40,10 +40,19 @@ def _by_name(value: Any) -> Any:
     return {str(step): step for step in value}
 
 
-Step = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1)]
 Steps = Annotated[
-    dict[Name, Step], BeforeValidator(_by_name, json_schema_input_type=dict[Name, Step] | tuple[Step, ...])
+    dict[Name, Positive], BeforeValidator(_by_name, json_schema_input_type=dict[Name, Positive] | tuple[Positive, ...])
 ]
+
+
+def _ascending(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"{bounds[0]:g} is larger than {bounds[1]:g}; give the smaller number first")
+    return bounds
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
 
 
 class Section(BaseModel):

@@ -48,7 +48,7 @@ class Protocol(Section):
     """The images that a head is fitted and tested on."""
 
     title: str
-    """One line for tables and records."""
+    """One line for the report."""
     fit: Part | None = None
     """Images to fit on. Heads that are not fitted (`argmax`) ignore it."""
     test: Part

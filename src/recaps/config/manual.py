@@ -164,6 +164,8 @@ def _type(node: dict[str, Any], schema: dict[str, Any]) -> str:
     """Return the type of a JSON schema in a few words."""
     if "anyOf" in node:
         return " or ".join(dict.fromkeys(_type(choice, schema) for choice in node["anyOf"]))
+    if node.get("oneOf", [{}])[0].get("type") == "string":
+        return "text or section"
     if "$ref" in node or "oneOf" in node:
         return "section"
     if "enum" in node or "const" in node:

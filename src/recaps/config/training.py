@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from recaps.config.base import Section, Steps
+from recaps.config.base import Range, Section, Steps
 
 
 class Training(Section):
@@ -21,8 +21,9 @@ class Training(Section):
     shift: int = Field(0, ge=0)
     """Largest random shift of a training image along each axis, in pixels; zeros fill the gap. 0: no shift."""
     queue: int | None = Field(None, ge=1)
-    """Read all shifts of an image one after the other, image after image, through a shuffling queue that holds this
-    many. null: batches run through the images in random order, and each image gets a random shift."""
+    """Reading. Number of shifted images in a shuffling queue. The set is read in file order, with all shifts of an
+    image one after the other, and passes through the queue. null: batches run through the images in random order, and
+    each image gets a random shift."""
     crop: int | None = Field(None, ge=1)
     """Side of the square that is cut from each image: at a random place in training, from the centre in evaluation.
     null: no crop."""
@@ -31,14 +32,15 @@ class Training(Section):
     brightness: float = Field(0, ge=0)
     """Largest random change of a training image's brightness, on the scale 0 to 255. With `standardise: first` the unit
     is the standard deviation of the whole image. 0: no change."""
-    contrast: tuple[float, float] | None = None
-    """Range of the random factor that multiplies a training image's contrast about each channel's mean. null: no
-    change."""
+    contrast: Range | None = None
+    """Smallest and largest random factor that multiplies a training image's contrast about each channel's mean. null:
+    no change."""
     standardise: Literal["first", "last"] | None = None
     """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`. `first`: the whole
     image, before shift, crop and all other changes. `last`: the result of these changes. null: do not standardise."""
     learning_rate: float = Field(1e-3, gt=0)
-    """The optimiser's learning rate at step 0."""
+    """Initial learning rate of the optimiser. The family `generative` multiplies it by factors and a warm-up; in
+    `experts` it applies to the autoencoder only."""
     lr_decay: float = Field(0.96, gt=0, le=1)
     """Factor by which the learning rate decays every `lr_decay_steps` steps. The decay is continuous."""
     lr_decay_steps: int = Field(2000, ge=1)

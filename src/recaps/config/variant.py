@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recaps.config.base import LatentsName, Name, Section, Seeds, SetName, snapshot_of
+from recaps.config.base import LatentsName, Name, Positive, Section, Seeds, SetName, snapshot_of
 from recaps.config.families import any_family
 from recaps.config.heads import Head, Protocol
 from recaps.config.training import Training
@@ -49,7 +49,7 @@ class Variant(Section):
     seeds: Seeds | None = None
     """Seeds that replace the scale's for this variant. They must include the scale's first seed. `seeds` in
     `config.yaml` replaces both."""
-    latents: dict[LatentsName, int | None] = {}
+    latents: dict[LatentsName, Positive | None] = {}
     """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
     snapshot `1000`, see `training.snapshots`."""
     heads: dict[Name, tuple[Name, ...]] = {}
@@ -65,14 +65,15 @@ class Variant(Section):
 
 
 class Timing(Section):
-    """A comparison of the training speed of several variants on one machine."""
+    """The cost of several variants on one machine: times of training and inference, operations, parameters."""
 
     variants: tuple[Pattern, ...] = Field(min_length=1)
     """Variants to time, each on its own training set, by name or by pattern."""
     rounds: int = Field(10, ge=1)
     """Number of rounds. Each round times every variant once, in a random order."""
     steps: int = Field(5, ge=1)
-    """Training steps per variant and round. Their mean time is one measurement."""
+    """Training steps, and batches of inference, per variant and round. If training has phases, each phase takes this
+    many steps. Their mean time is one measurement."""
     batch_size: int | None = Field(None, ge=1)
     """Images per mini-batch, for all variants. null: each variant's own batch size."""
     networks: Name | None = None
@@ -110,7 +111,7 @@ class Paper(Section):
     variants: dict[Name, Variant]
     """Models to train."""
     timings: dict[Name, Timing] = {}
-    """Comparisons of training speed. The paper's metrics read all of them."""
+    """Comparisons of cost. The paper's metrics read all of them."""
     tables: dict[Name, Output] = {}
     """Tables by name. The function `table_1` in the paper's `tables.py` makes `table-1`."""
     figures: dict[Name, Output] = {}

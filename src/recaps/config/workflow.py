@@ -20,11 +20,11 @@ class Scale(Section):
     stand_in: bool = False
     """Use embedded stand-in data instead of the official sets. The scorecard gives no verdicts on such results."""
     seeds: Seeds = (0,)
-    """Seeds; each variant is trained once with each seed."""
+    """Seeds. Each variant without `seeds` of its own is trained once with each."""
     datasets: dict[Name, Name] = {}
-    """Data sets to replace by another of the same shape, e.g. `affnist: affnist-generated`."""
+    """Data sets to replace by another of the same shape and number of classes, e.g. `affnist: affnist-generated`."""
     dataset_options: dict[Name, dict[str, Any]] = {}
-    """Options of derived data sets, e.g. `affnist-generated: {versions: 3}`."""
+    """Options of data sets, e.g. `affnist-generated: {versions: 3}`."""
 
 
 class OwnData(Section):
@@ -57,7 +57,7 @@ class Config(Section):
     papers: tuple[Name, ...] | None = Field(None, min_length=1)
     """Papers to regenerate, e.g. `[sparse, experts]`. null: every folder of `src/recaps/papers/`."""
     seeds: Seeds | None = None
-    """Seeds to use instead of the scale's seeds."""
+    """Seeds of all variants, instead of the scale's and of the variants' own. null: those."""
     datasets: dict[Name, _NameOrData] = {}
     """Data sets to replace by another of the same shape, e.g. `{cifar10: cifar10-jpeg}`; they override the scale's.
     Also your own data, by a name, and the set that they replace: `{mine: {path: my.npz}, mnist: mine}`."""
@@ -71,7 +71,8 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device that models run on. `auto`: a GPU if there is one that PyTorch can use."""
     checkpoint_seconds: float = Field(120, gt=0)
-    """Seconds between two checkpoints of a training run. A crash loses at most this much work."""
+    """Seconds between two checkpoints of a training run. A crash loses about this much work at most, unless the disk is
+    full."""
     data: str = "data"
     """Folder of the official files."""
     results: str = "results"

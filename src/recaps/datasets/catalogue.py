@@ -61,7 +61,15 @@ class Entry:
     options: Mapping[str, Option] = field(default_factory=dict)
 
 
-_LIMIT = Option(None, 1, math.inf, "limit: use only the first n images of the base set; default: all")
+_FIRST = (
+    "limit: use only the first n images of the base set; for smallNORB, the first n scenes of two images; default: all"
+)
+_LIMIT = Option(
+    None,
+    1,
+    math.inf,
+    _FIRST,
+)
 _SHIFT = "shift: the largest shift, in pixels, along each axis"
 _VERSIONS = "versions: number of random transforms of each digit; version k does not depend on it"
 _AVERAGE = (
@@ -93,11 +101,15 @@ _SIXTY = {"train": 60_000, "test": 10_000}
 _FIFTY = {"train": 50_000, "test": 10_000}
 _NORB = {"train": 24_300, "test": 24_300}
 _AFFNIST = {"validation": 320_000, "test": 320_000, "training_and_validation": 1_920_000}
+_FEWER = (
+    "versions: number of affNIST's 32 versions of each digit to read; fewer only for the split"
+    " `training_and_validation` and for stand-in data"
+)
 _LIMITED = {"limit": _LIMIT}
 _VERSIONED = {"limit": _LIMIT, "versions": Option(32, 1, 10_000, _VERSIONS)}
 _BATCHED = {
     "limit": _LIMIT,
-    "versions": Option(32, 1, 32, "versions: number of affNIST's 32 versions of each digit to read"),
+    "versions": Option(32, 1, 32, _FEWER),
 }
 
 _SCALED = {

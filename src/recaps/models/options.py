@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from recaps.config.base import Positive
 from recaps.config.families import ModelOptions
 from recaps.errors import UserError
 from recaps.nn.routing import registry
@@ -32,7 +33,7 @@ class Network(ModelOptions):
     """Number of class capsules (one per class), or of latent capsules in an unsupervised model."""
     capsule_dim: int = Field(16, ge=1)
     """Dimensions of a class or latent capsule."""
-    decoder: tuple[int, ...] | None = (512, 1024)
+    decoder: tuple[Positive, ...] | None = (512, 1024)
     """Widths of the decoder's hidden layers. null: no decoder and no reconstruction loss."""
 
     @property
@@ -81,10 +82,10 @@ class ConvNetOptions(ModelOptions):
 
     module: ClassVar[str] = "recaps.models.convnet"
     family: Literal["convnet"] = "convnet"
-    channels: tuple[int, ...] = (512, 256)
-    """Channels of each convolution. A ReLU follows it."""
+    channels: tuple[Positive, ...] = (512, 256)
+    """Channels of the convolutions. A ReLU follows each."""
     pooling: bool = True
-    """2x2 max pooling after each ReLU."""
+    """2x2 max pooling after the ReLU of each convolution."""
     kernel: int = Field(5, ge=1)
     """Side of the convolutions' kernels, in pixels."""
     hidden: int = Field(1024, ge=1)
@@ -111,7 +112,7 @@ class VAEOptions(ModelOptions):
     family: Literal["vae"] = "vae"
     latent_dim: int = Field(10, ge=1)
     """Dimensions of the latent Gaussian."""
-    hidden: tuple[int, ...] = (128,)
+    hidden: tuple[Positive, ...] = (128,)
     """Widths of the encoder's hidden layers, with ReLU. The decoder has the same widths in reverse."""
     features: Literal["mean", "mean_and_deviation"] = "mean"
     """Input of the heads: the mean of the latent Gaussian, or its mean and standard deviation."""

@@ -17,7 +17,9 @@ from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
 
 
 class ConnectionistRouting(PoseRouting):
-    """An LSTM cell computes the compatibility of each pair of input and output capsule (section 4.2).
+    """Connectionist routing (*Learning to compute inner consensus*, section 4.2).
+
+    An LSTM cell computes the compatibility of each pair of input and output capsule.
 
     All pairs of a layer share one cell. Its input are 34 numbers: the pose of the output, and the activation, the vote
     and the compatibility of the input (algorithm 2). The compatibility network maps the hidden state to the next
@@ -26,8 +28,8 @@ class ConnectionistRouting(PoseRouting):
 
     Args:
         iterations: Routing iterations.
-        compatibility_layers: Hidden layers of the compatibility network of each capsule layer (table 2).
-        activation_layers: Hidden layers of the activation network (table 2).
+        compatibility_layers: Widths of the hidden layers of the compatibility network, for each capsule layer; table 2.
+        activation_layers: Widths of the hidden layers of the activation network, for each capsule layer; table 2.
         lstm_units: Size of the hidden state and of the cell state (table 2).
     """
 

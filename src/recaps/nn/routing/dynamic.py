@@ -23,6 +23,7 @@ class DynamicRouting(VoteRouting):
     Args:
         iterations: Routing iterations.
         leaky: Add one more output with logit zero to the softmax and discard its coupling, as SUPCAPS did on CIFAR-10.
+            The primary convolution is then divided by one more than the number of types.
         gradient: Reading. `all`: gradients flow through every routing iteration, as in the released code of SUPCAPS.
             `last`: the coupling coefficients are constants, as in most PyTorch versions.
     """

@@ -25,7 +25,8 @@ class EMRouting(PoseRouting):
 
     Args:
         iterations: Routing iterations.
-        final_temperature: The inverse temperature lambda of iteration t is `final_temperature` * (1 - 0.95^(t+1)).
+        final_temperature: Reading. The inverse temperature lambda of iteration t = 0, 1, ... is `final_temperature` *
+            (1 - 0.95^(t+1)).
         cost_inputs: Reading. Costs count as if each output capsule had this many inputs. null: procedure 1, in which
             the costs grow with the number of inputs, so that activations saturate where there are many.
     """

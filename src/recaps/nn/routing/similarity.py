@@ -25,10 +25,13 @@ class SimilarityRouting(PoseRouting):
     Args:
         iterations: Routing iterations.
         kernels: Number of Gaussians, Q, in the kernel of each capsule layer.
-        kernel_width: Reading. Initial width l. With the author's 0.1, the kernel of the class layer stays near zero.
+        kernel_width: Reading. Mean initial width l; widths spread by a tenth of it. The author's code draws widths from
+            a normal distribution with mean 0 and standard deviation 0.1. The kernel of the class layer then stays near
+            zero.
         lambda_init: Reading. Initial lambda_1 and lambda_2, from the author's last version.
-        class_scale: Initial mean of theta_1 in the class layer, where theta_1 times the agreement (from 0 to 1) is the
-            score. With the author's 0 and a standard deviation of 0.1, all classes have nearly equal scores for long.
+        class_scale: Reading. Initial mean of theta_1 in the class layer, with a standard deviation of 0.1. A class
+            score is theta_1 times the agreement, a number from 0 to 1, plus theta_2. With 0, the author's value, all
+            classes have nearly equal scores for long.
     """
 
     def __init__(

@@ -26,7 +26,8 @@ class DiscriminativeOptions(Supervised):
     """Reading. `adam`: Adam, as in the released code. `plain`: b grows by `gamma` times the gradient (equations 13 and
     15). `none`: b keeps its initial value, as a control."""
     ascent_rate: float = Field(0.2, gt=0)
-    """Reading. Adam's learning rate for b is this factor times that of the weights: a fifth in the released code."""
+    """Reading. Adam's learning rate for b is this factor times that of the weights, but at least `training.lr_floor`.
+    The released code has a fifth and the same floor."""
     gamma: float = Field(0.001, gt=0)
     """Reading. Learning rate of plain ascent; the paper gives none."""
     l1_factor: Literal["exact", "printed"] = "exact"
@@ -37,10 +38,11 @@ class DiscriminativeOptions(Supervised):
     squash_votes: bool = True
     """Reading. Squash votes before the sum, as in the branch of the released code that is closest to the paper."""
     squash_capsules: bool = False
-    """Reading. Squash class capsules. Table I says so; equation 6 and that branch do not."""
+    """Reading. Squash class capsules. Table I says so; equation 6 and branch `offical` of the released code do not."""
 
     leaky_routing: bool = False
-    """Divide the primary convolution by one more than the number of capsule types, as SUPCAPS does on CIFAR-10."""
+    """Reading. Divide the primary convolution by one more than the number of types, as leaky routing in SUPCAPS does on
+    CIFAR-10. The class capsules do not change."""
 
     @property
     def leaky(self) -> bool:

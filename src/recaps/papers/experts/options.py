@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from recaps.config.base import Positive
 from recaps.config.families import ModelOptions
 
 
@@ -14,7 +15,7 @@ class ExpertsOptions(ModelOptions):
 
     module: ClassVar[str] = "recaps.papers.experts.experts"
     family: Literal["experts"] = "experts"
-    channels: tuple[int, int] = (128, 128)
+    channels: tuple[Positive, Positive] = (128, 128)
     """Filters of the two convolutions: 9x9 with stride 1 and 9x9 with stride 2."""
     primary_dim: int = Field(8, ge=1)
     """Dimensions of an input capsule: this many consecutive channels of the code at one location."""
@@ -37,19 +38,19 @@ class ExpertsOptions(ModelOptions):
     """Reading. Loss of the autoencoder, summed over pixels: cross-entropy, which fits a sigmoid per pixel, or squared
     error. The paper names none."""
     code_length: float | None = Field(0.25, gt=0)
-    """Reading. Mean length of input capsules before the squash. The code is scaled to it after the autoencoder has
-    learned, and scaled back before decoding. null: no scaling. The paper gives no scale, but results depend on it. In
-    trials with 0.5 and 1, W made all capsules equally active for every image. U's rule compares z / (1 + z^2), which is
-    equal for a length and its inverse: U tends to the smaller one and diverges for lengths above 1."""
+    """Reading. Mean length of input capsules before the squash. The code is scaled to it when W begins to learn, by the
+    mean over the first batch, and scaled back before decoding. null: no scaling. The paper gives no scale, but results
+    depend on it. U's rule compares z / (1 + z^2), which is equal for a length and its inverse: U tends to the smaller
+    one and diverges for lengths above 1."""
     decoder_scale: float = Field(0.45, gt=0)
     """Reading. A further factor of the code for U, divided out after U. U's rule is at rest where its capsules x~_j are
     as long as those of W. With 1, the decoded code is half as long as it should be, and U diverges if W has learned for
     long."""
     autoencoder: float = Field(0.5, ge=0, le=1)
-    """Fraction of the training steps in which the autoencoder learns."""
+    """Reading. Fraction of the training steps in which the autoencoder learns."""
     encoder: float = Field(0.25, ge=0, le=1)
-    """Fraction of the training steps, after those, in which W learns. U learns in the rest. Phases end at rows of the
-    history, at multiples of `training.log_every`."""
+    """Reading. Fraction of the training steps, after those, in which W learns. U learns in the rest. Phases end at rows
+    of the history, at multiples of `training.log_every`."""
     initial: float = Field(0.01, gt=0)
     """Reading. Standard deviation of the initial W and U; the paper says N(0, 0.01). With 0.1, which takes 0.01 as the
     variance, the initial noise stays visible in samples."""
@@ -69,12 +70,12 @@ class ExpertsOptions(ModelOptions):
     """Reading. L2 regularisation of U, in the same unit."""
     restricted: Literal["mean_direction", "nearest"] = "mean_direction"
     """Reading. The half of the sphere that is the restricted domain. `mean_direction`: the half around the mean of a
-    capsule's outputs in training. `nearest`: of a sample and its opposite, the one nearer to any of the last outputs.
-    The paper only says that training visited it."""
+    capsule's outputs in training. `nearest`: of a sample and its opposite, the one nearer to any of the last 128
+    outputs. The paper only says that training visited it."""
     gaussian: Literal["standard", "visited"] = "visited"
     """Reading. The 16-dimensional Gaussian that samples are drawn from, always with mean zero. `standard`: its
     covariance is the identity, and samples are squashed to a length of about 0.94, twice the mean length of capsules.
-    `visited`: its covariance is the mean of x x' over the capsule's last outputs in training, so that samples have
+    `visited`: its covariance is the mean of x x' over the capsule's last 128 outputs in training, so that samples have
     their lengths and directions."""
     sample_coupling: Literal["routed", "alone"] = "alone"
     """Reading. The coupling of a capsule while all others are zero. `routed`: by cosine routing, in which capsules of

@@ -26,13 +26,14 @@ class GenerativeOptions(ModelOptions):
     pixel_deviation: float = Field(0.2, gt=0)
     """Standard deviation sigma of eq. 7."""
     pose_deviation_floor: float = Field(0.1, gt=0)
-    """Reading. Smallest value of c in eq. 5, a standard deviation. Section 2.1 and appendix B use both "variance" and
-    "standard deviation"."""
+    """Reading. Smallest value of c in eq. 5, a standard deviation in the unit of poses (`extent`). Section 2.1 and
+    appendix B use both "variance" and "standard deviation"."""
     temperature: float = Field(1.0, gt=0)
     """Temperature of the concrete distributions of presences."""
     poses: Literal["delta", "gaussian"] = "delta"
     """Posterior of poses: a point, or a Gaussian. The Gaussian has a learned standard deviation for each number of the
-    pose of each capsule, shared by all images. In the paper, training succeeds only if it begins with points."""
+    pose of each capsule, shared by all images. The paper calls training with Gaussians from the start extremely
+    difficult, and finds a tighter bound if training begins with points."""
     extent: float | None = Field(None, gt=0)
     """Reading. Half the canvas in the unit of poses. null: the unit is half a template, so that the identity draws a
     template at its own size. 1: the unit is half the canvas."""
@@ -45,15 +46,18 @@ class GenerativeOptions(ModelOptions):
     dummy_affinity: float = Field(0.1, gt=0)
     """Reading. Affinity rho of the dummy in eq. 3. Those of objects start near 1."""
     dummy_deviation: float = Field(1.0, gt=0)
-    """Reading. Standard deviation c of the dummy in eq. 5."""
+    """Reading. Standard deviation c of the dummy in eq. 5, in the unit of poses (`extent`)."""
     absent_deviation: float = Field(1.0, gt=0)
-    """Reading. Standard deviation lambda_off of the pose of an absent part in eq. 6."""
+    """Reading. Standard deviation lambda_off of the pose of an absent part in eq. 6, in the unit of poses
+    (`extent`)."""
     part_scale: float = Field(1.0, gt=0)
-    """Reading. Initial size of parts, in the unit of poses."""
+    """Reading. Half the initial side of a part, in the unit of poses (`extent`). 1 is the template's own size if
+    `extent` is null."""
     part_spread: float = Field(0.4, ge=0)
     """Reading. Largest initial distance of parts from the centre along each axis, in halves of the canvas."""
     relation_spread: float = Field(0.1, ge=0)
-    """Reading. Standard deviation of the initial M of eq. 5 about the initial poses of the parts."""
+    """Reading. Standard deviation of the initial M of eq. 5 about the initial poses of the parts, in the unit of poses
+    (`extent`)."""
     affinity_spread: float = Field(0.1, ge=0)
     """Reading. Standard deviation of the initial log rho of eq. 3."""
     affinity_bound: float = Field(1.0, gt=0)
@@ -61,7 +65,7 @@ class GenerativeOptions(ModelOptions):
     appearance: float = 1.0
     """Reading. Initial log odds of gamma in eq. 4."""
     pose_deviation: float = Field(0.5, gt=0)
-    """Reading. Initial c in eq. 5."""
+    """Reading. Initial c in eq. 5, in the unit of poses (`extent`)."""
     deltas_first: float = Field(0.5, ge=0, le=1)
     """Reading. Fraction of the training steps in which Gaussian poses are still points."""
     gaussian_start: float = -3.0
@@ -160,7 +164,8 @@ class SCAEOptions(ModelOptions):
     subtracted, as in the released code, so that only the most present part is attended to. `weighted`: the logarithm of
     the presence is added."""
     dynamic_weight: float = Field(10.0, ge=0)
-    """Weight of the squared image-dependent offsets of the relations between objects and parts."""
+    """Weight of half the sum of the squared image-dependent offsets of the relations between objects and parts, as a
+    mean over images."""
     posterior_within: float = Field(0.7, ge=0)
     """Weight of the mean entropy, for single images, of posterior presences over objects. The SCAE paper has 10."""
     posterior_between: float = Field(0.2, ge=0)

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from recaps.config.base import Positive, Range
 from recaps.models.options import RoutedNetwork
 
 
@@ -18,17 +19,17 @@ class SparseCapsOptions(RoutedNetwork):
     """`sparse`: SPARSECAPS, which reconstructs under the sparse mask. `dense`: all latent capsules ("unmasked")."""
     capsules: int = Field(16, ge=2)
     """Number of latent capsules."""
-    decoder: tuple[int, ...] = (512, 1024)
+    decoder: tuple[Positive, ...] = (512, 1024)
     """Widths of the decoder's hidden layers."""
     mask_grouping: Literal["location", "released"] = "location"
     """Reading. Groups of primary capsules whose largest couplings add up to the support. `location`: the capsules at a
-    location, as the paper defines it. `released`: the groups in the released code, 32 consecutive capsules in
-    type-major order, which mostly belong to one type."""
+    location, as the paper defines it. `released`: the groups in the released code, each of as many consecutive
+    capsules in type-major order as there are types, so that most are of one type."""
     mask_decay: float = Field(12.0, ge=0)
     """Gamma of eq. 3: decay of the mask with rank."""
     mask_floor: float = Field(0.01, ge=0)
     """Mask values below this are set to zero."""
-    frequency_range: tuple[float, float] = (0.04, 0.10)
+    frequency_range: Range = (0.04, 0.10)
     """Reading. Range of rank-0 frequencies that boosting aims at. The default is the paper's; the released code has
     (0.03, 0.12)."""
     boost_step: float = Field(0.1, ge=0)
