@@ -16,16 +16,14 @@ from recaps.npz import Array
 NEAR_ZERO = 0.01
 
 
-def steps_to_settle(curve: pd.DataFrame) -> int:
-    """The first step whose error is within a tenth of the final error.
-
-    A run with a higher final error does not count as slower for it.
+def steps_to_reach(curve: pd.DataFrame, level: float) -> int:
+    """The first step whose error is at most `level`; the last step if there is none.
 
     Args:
         curve: columns `step` and `test_error`.
     """
-    level = 1.1 * float(curve["test_error"].iloc[-1])
-    return int(curve.loc[curve["test_error"] <= level, "step"].iloc[0])
+    reached = curve.loc[curve["test_error"] <= level, "step"]
+    return int(reached.iloc[0] if len(reached) else curve["step"].iloc[-1])
 
 
 def travel(training: Training, factor: float) -> float:
@@ -46,10 +44,10 @@ def early_error(curve: pd.DataFrame) -> float:
     return float(curve.loc[distance.idxmin(), "test_error"])
 
 
-def early_loss(history: pd.DataFrame, name: str) -> float:
-    """The mean of a loss over the first tenth of the training, at least over its first logged value."""
+def early_loss(history: pd.DataFrame, name: str, steps: int) -> float:
+    """The mean of a loss over the first tenth of `steps`, at least its first logged value."""
     logged = history[["step", name]].dropna()
-    early = logged["step"] <= max(logged["step"].iloc[-1] / 10, logged["step"].iloc[0])
+    early = logged["step"] <= max(steps / 10, logged["step"].iloc[0])
     return float(logged.loc[early, name].mean())
 
 

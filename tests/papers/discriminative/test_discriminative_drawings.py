@@ -30,7 +30,7 @@ from recaps.report.metrics import (
     first_of_each,
     histogram,
     last_fifth,
-    steps_to_settle,
+    steps_to_reach,
     travel,
 )
 from recaps.report.results import Results, mean_row, time_ratio_row
@@ -178,11 +178,14 @@ def test_errors_and_their_average(table: pd.DataFrame) -> None:
 def test_convergence_is_measured_on_a_runs_own_curve(table: pd.DataFrame) -> None:
     assert values(table, "mnist-l2", "lowest-error") == [6, 7]
     assert values(table, "mnist-l2", "early-error") == [40, 41]  # step 10 of 100
-    assert values(table, "mnist-l2", "steps-to-settle") == [50, 50]
-    assert values(table, "mnist-dr", "steps-to-settle") == [100, 100]
     assert values(table, "mnist-dr", "early-margin") == pytest.approx([0.1, 0.1])  # step 10 of 100
     # The scale `desk` watches training with 2,000 of the 10,000 test images.
     assert set(table[table["metric"] == "early-error"]["n"]) == {2000}
+
+
+def test_algorithms_are_compared_at_the_same_steps(table: pd.DataFrame) -> None:
+    assert values(table, "mnist-l2", "steps-to-dr") == [50, 50]  # 6 % is below DR's 8
+    assert values(table, "mnist-dr", "steps-to-dr") == [100, 100]
 
 
 def test_coefficients_are_counted_where_they_learn_for_long_enough(table: pd.DataFrame) -> None:
@@ -249,15 +252,16 @@ def curve(*errors: float) -> pd.DataFrame:
     return pd.DataFrame({"step": range(10, 10 * len(errors) + 10, 10), "test_error": errors})
 
 
-def test_a_curve_settles_near_its_own_end() -> None:
-    curves = curve(50, 11, 10), curve(50, 11.1, 10), curve(9, 50, 10)
-    assert [steps_to_settle(each) for each in curves] == [20, 30, 10]
+def test_a_curve_reaches_an_error_once_or_never() -> None:
+    curves = curve(50, 11, 10), curve(50, 11.1, 10), curve(9, 50, 10), curve(50, 40, 30)
+    assert [steps_to_reach(each, 11) for each in curves] == [20, 30, 10, 30]
 
 
 def test_the_early_loss_is_a_mean_over_a_tenth() -> None:
     history = pd.DataFrame({"step": range(5, 205, 5), "margin": range(40)})
-    assert early_loss(history, "margin") == 1.5  # steps 5 to 20 of 200
-    assert early_loss(history.iloc[5:6], "margin") == 5
+    assert early_loss(history, "margin", 200) == 1.5  # steps 5 to 20
+    assert early_loss(history, "margin", 100) == 0.5  # steps 5 and 10
+    assert early_loss(history.iloc[5:6], "margin", 200) == 5
 
 
 def test_the_last_fifth_is_compared_with_the_fifth_before() -> None:

@@ -29,7 +29,7 @@ from recaps.report.metrics import (
     near_zero_share,
     negative_share,
     squared_error,
-    steps_to_settle,
+    steps_to_reach,
     travel,
 )
 from recaps.report.results import MetricRow, Results, mean_row, metric_rows, time_ratio_row
@@ -78,8 +78,15 @@ def metrics(results: Results) -> pd.DataFrame:
 
 
 def combined(results: Results) -> pd.DataFrame:
-    """Average errors over data sets, and times. `publish --add` computes them again from all runs."""
-    return metric_rows([row for seed, part in results.by_seed() for row in _averages(part, seed)] + _ratios(results))
+    """What depends on several variants: averages, comparisons along training, and times.
+
+    `publish --add` computes them again from all runs.
+    """
+    rows: list[MetricRow] = []
+    for seed, part in results.by_seed():
+        rows += _averages(part, seed)
+        rows += _comparisons_along_training(part, seed)
+    return metric_rows(rows + _ratios(results))
 
 
 # Errors
@@ -133,14 +140,33 @@ def _convergence_metrics(results: Results, seed: int) -> list[MetricRow]:
     rows: list[MetricRow] = []
     for variant in results.paper.variants:
         curve, history = results.evaluations(variant, seed), results.history(variant, seed)
-        margin, change = early_loss(history, "margin"), last_fifth(history)
+        change = last_fifth(history)
         on, n = _test_set(results, variant), _evaluated(results, variant)
-        lowest, early, settled = float(curve["test_error"].min()), early_error(curve), float(steps_to_settle(curve))
+        lowest, early = float(curve["test_error"].min()), early_error(curve)
         rows.append((variant, seed, "lowest-error", lowest, math.nan, n, "percent", on))
         rows.append((variant, seed, "early-error", early, math.nan, n, "percent", on))
-        rows.append((variant, seed, "steps-to-settle", settled, math.nan, n, "count", on))
-        rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
         rows.append((variant, seed, "loss-last-fifth", change, math.nan, 0, "percent", ""))
+    return rows
+
+
+def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
+    """How the variants of a data set compare at the same steps.
+
+    `early-margin`: the mean margin loss over the first tenth of the shortest training. `steps-to-dr`: the first step
+    with an error that is at most DR's final one; if there is none, all steps.
+    """
+    rows: list[MetricRow] = []
+    for by_algorithm in by_dataset(results.paper).values():
+        histories = {variant: results.history(variant, seed) for variant in by_algorithm.values()}
+        shortest = min(int(history["step"].iloc[-1]) for history in histories.values())
+        for variant, history in histories.items():
+            margin = early_loss(history, "margin", shortest)
+            rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
+            if (reference := by_algorithm.get("dr")) is not None:
+                final = float(results.evaluations(reference, seed)["test_error"].iloc[-1])
+                steps = float(steps_to_reach(results.evaluations(variant, seed), final))
+                on, n = _test_set(results, variant), _evaluated(results, variant)
+                rows.append((variant, seed, "steps-to-dr", steps, math.nan, n, "count", on))
     return rows
 
 
