@@ -476,7 +476,7 @@ def test_runs_that_were_measured_otherwise_are_not_added(published: Path, later:
         publish(later.files.folder, published, CONFIG, add=True)
 
 
-def test_runs_on_a_set_that_replaces_another_are_kept_if_no_new_run_uses_either(published: Path, tmp_path: Path) -> None:
+def test_runs_on_a_replacement_are_kept_if_no_new_run_uses_either_set(published: Path, tmp_path: Path) -> None:
     for file in published.glob("runs/comparison/*/seed-0/*s.json"):  # scores.json, heads.json
         io.write_text(file, file.read_text().replace("affnist-generated/", "affnist/"))
     later = finished(tmp_path / "later", (1,), variants=("em",))
