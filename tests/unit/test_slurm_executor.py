@@ -165,7 +165,7 @@ def test_no_job_is_lost(executor: Any, played: Played, tmp_path: Path) -> None:
     infos = [SubmittedJobInfo(Job(tmp_path), external_jobid=number) for number in "12"]
     played.queue = None
     assert look(executor, *infos) == look(executor, *infos) == ["1", "2"]
-    assert executor.told == ["Slurm does not answer; 2 jobs are kept, and asked for again"]
+    assert executor.told == ["Slurm does not answer; 2 jobs: still waiting for them"]
     played.queue = [entry("1", "RUNNING"), entry("2", "COMPLETED")]
     executor.dropped = {"1", "2"}
     assert look(executor, *infos) == ["1", "2"]
@@ -332,7 +332,7 @@ def test_submission_waits_for_slurm(executor: Any, played: Played, tmp_path: Pat
     executor.run_jobs([job])
     assert len(executor._ending.waits) == 3
     assert executor.submitted == [job]
-    assert executor.told == ["Slurm does not answer; what is to be submitted waits", "Slurm answers again"]
+    assert executor.told == ["Slurm does not answer; new jobs wait to be submitted", "Slurm answers again"]
 
 
 def test_nothing_is_submitted_after_the_end(executor: Any, played: Played, tmp_path: Path) -> None:

@@ -323,16 +323,24 @@ def _datasets(folders: Iterable[Path], scale: str, name: str, config: Path) -> d
     If the runs of two folders used different sets in place of one, the later folder counts.
     """
     plain = load({"scale": scale, "papers": [name]}, config)
-    paper, pairs = plain.papers[name], list[tuple[str, str]]()
+    used: dict[str, str] = {}
     for files in map(Layout, folders):
-        for run in _runs(files, name, paper.variants) if files.metrics(name)[0].exists() else ():
-            if (record := run / "record.json").exists():
-                pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
-            for head, protocol, result in head_results(run):
-                if head in paper.heads and protocol in paper.protocols:
-                    pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
-    used = {planned.split("/")[0]: other.split("/")[0] for planned, other in pairs}
+        pairs = list(_used(files, name, plain.papers[name]))
+        used |= {planned: plain.dataset(planned) for planned, _ in pairs}
+        used |= {planned: other for planned, other in pairs if plain.dataset(planned) != other}
     return {name: other for name, other in used.items() if plain.dataset(name) != other and other in catalogue.names()}
+
+
+def _used(files: Layout, name: str, paper: Paper) -> Iterator[tuple[str, str]]:
+    """The data sets that the runs of a paper should use, each with the one that was used."""
+    for run in _runs(files, name, paper.variants) if files.metrics(name)[0].exists() else ():
+        pairs = []
+        if (record := run / "record.json").exists():
+            pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
+        for head, protocol, result in head_results(run):
+            if head in paper.heads and protocol in paper.protocols:
+                pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
+        yield from ((planned.split("/")[0], other.split("/")[0]) for planned, other in pairs)
 
 
 def _records(folder: Path, paper: str) -> list[Path]:
