@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def test_the_page_is_whole(tree: Callable[..., Any]) -> None:
     assert text.count('class="run"') == len(paper.variants) * len(results.seeds)
     assert "Not made in this run" not in text
     assert "Stand-in data" not in text
-    assert f"<td>svm</td><td>{html.escape(paper.protocols['affnist-b'].title)}</td>" in text
+    assert f"<td>svm</td><td>{escape(paper.protocols['affnist-b'].title)}</td>" in text
     assert "<td>mnist-40/train, affnist-generated/test</td>" in text
     assert f"from mnist/train-images-idx3-ubyte.gz <code>{'4' * 64}</code>" in text
     for fact in ("0123456789ab", "2025-01-02", "cpu (2 cores)", "27 min", "8,215,728", "4" * 64, "torch 2.13.0"):
