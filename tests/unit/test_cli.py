@@ -15,6 +15,7 @@ import pytest
 
 from recaps import papers
 from recaps.cli import Run, main
+from recaps.command import command
 from recaps.config.load import load
 from recaps.workflow.checks import TARGETS
 from recaps.workflow.plan import Plan
@@ -50,6 +51,15 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback() -> None:
         listing.stdout.close()
         assert listing.stderr.read() == b""
     assert listing.returncode == 128 + signal.SIGPIPE
+
+
+def test_ctrl_c_ends_a_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    @command
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert interrupted() == 130
+    assert capsys.readouterr().err == "recaps: stopped\n"
 
 
 def test_a_command_whose_output_is_closed_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,12 +64,7 @@ class Entry:
 _FIRST = (
     "limit: use only the first n images of the base set; for smallNORB, the first n scenes of two images; default: all"
 )
-_LIMIT = Option(
-    None,
-    1,
-    math.inf,
-    _FIRST,
-)
+_LIMIT = Option(None, 1, math.inf, _FIRST)
 _SHIFT = "shift: the largest shift, in pixels, along each axis"
 _VERSIONS = "versions: number of random transforms of each digit; version k does not depend on it"
 _AVERAGE = (

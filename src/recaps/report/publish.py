@@ -333,14 +333,14 @@ def _datasets(folders: Iterable[Path], scale: str, name: str, config: Path) -> d
 
 def _used(files: Layout, name: str, paper: Paper) -> Iterator[tuple[str, str]]:
     """The data sets that the runs of a paper should use, each with the one that was used."""
-    for run in _runs(files, name, paper.variants) if files.metrics(name)[0].exists() else ():
-        pairs = []
+    for run in _runs(files, name, paper.variants):
         if (record := run / "record.json").exists():
-            pairs.append((paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]))
+            planned, other = paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]
+            yield planned.split("/")[0], other.split("/")[0]
         for head, protocol, result in head_results(run):
             if head in paper.heads and protocol in paper.protocols:
-                pairs.append((paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]))
-        yield from ((planned.split("/")[0], other.split("/")[0]) for planned, other in pairs)
+                planned, other = paper.protocols[protocol].test.set, result["protocol"]["test"]["set"]
+                yield planned.split("/")[0], other.split("/")[0]
 
 
 def _records(folder: Path, paper: str) -> list[Path]:

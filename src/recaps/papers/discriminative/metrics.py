@@ -159,11 +159,12 @@ def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
     for by_algorithm in by_dataset(results.paper).values():
         histories = {variant: results.history(variant, seed) for variant in by_algorithm.values()}
         shortest = min(int(history["step"].iloc[-1]) for history in histories.values())
+        reference = by_algorithm.get("dr")
+        final = float(results.evaluations(reference, seed)["test_error"].iloc[-1]) if reference else math.nan
         for variant, history in histories.items():
             margin = early_loss(history, "margin", shortest)
             rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
-            if (reference := by_algorithm.get("dr")) is not None:
-                final = float(results.evaluations(reference, seed)["test_error"].iloc[-1])
+            if reference:
                 steps = float(steps_to_reach(results.evaluations(variant, seed), final))
                 on, n = _test_set(results, variant), _evaluated(results, variant)
                 rows.append((variant, seed, "steps-to-dr", steps, math.nan, n, "count", on))
