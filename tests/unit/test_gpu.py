@@ -1,0 +1,59 @@
+"""Training steps on a GPU against the same steps in plain PyTorch on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from recaps.bench import random_split, untrained, work_of
+from recaps.config.load import load
+from recaps.config.variant import Variant
+from recaps.plain import plain
+from recaps.training import device as devices
+from recaps.training.batches import Batches
+from recaps.training.images import images_of
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def variants() -> dict[str, Variant]:
+    """A variant for each kind of work that a training step does at scale `smoke`."""
+    papers = load({"scale": "smoke"}, ROOT / "config").papers
+    every = {f"{paper}/{name}": each for paper in papers for name, each in papers[paper].variants.items()}
+    works = {work_of(each): name for name, each in reversed(every.items())}
+    return {name: each for name, each in every.items() if works[work_of(each)] == name}
+
+
+VARIANTS = variants()
+
+
+def step(variant: Variant, phase: str, device: str) -> tuple[dict[str, float], Tensor]:
+    """Take a training step in float32; return its scalars and its gradients, one after the other."""
+    where = torch.device(device)
+    training = variant.training.model_copy(update={"precision": "float32"})
+    images = images_of(random_split(variant.data.split("/")[0], training.batch_size), where)
+    model = untrained(variant, training, where)
+    model.train()
+    at = model.phases()[phase]
+    with devices.arithmetic(where, "float32"):
+        scalars = model.training_step(Batches(images, training, 0, where)(at), at)
+    changed = [each.grad if each.grad is not None else each.detach() for each in model.parameters()]
+    gradient = torch.cat([torch.zeros(0), *(each.detach().cpu().flatten() for each in changed)])
+    return {name: float(value) for name, value in scalars.items()}, gradient
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_training_step_on_the_gpu_has_the_scalars_and_gradients_of_the_cpu(name: str) -> None:
+    variant = VARIANTS[name]
+    where = devices.choose("cuda")
+    for phase in untrained(variant, variant.training, torch.device("cpu")).phases():
+        scalars, gradient = step(variant, phase, where.type)
+        with plain():
+            expected, exact = step(variant, phase, "cpu")
+        assert scalars == pytest.approx(expected, rel=1e-3, abs=1e-4), phase
+        assert (gradient - exact).norm() <= 1e-3 * exact.norm(), phase
