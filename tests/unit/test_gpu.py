@@ -11,6 +11,7 @@ from torch import Tensor
 from recaps.bench import random_split, untrained, work_of
 from recaps.config.load import load
 from recaps.config.variant import Variant
+from recaps.nn.noise import Noise
 from recaps.plain import plain
 from recaps.training import device as devices
 from recaps.training.batches import Batches
@@ -32,9 +33,8 @@ def variants() -> dict[str, Variant]:
 VARIANTS = variants()
 
 
-def step(variant: Variant, phase: str, device: str) -> tuple[dict[str, float], Tensor]:
+def step(variant: Variant, phase: str, where: torch.device) -> tuple[dict[str, float], Tensor]:
     """Take a training step in float32; return its scalars and its gradients, one after the other."""
-    where = torch.device(device)
     training = variant.training.model_copy(update={"precision": "float32"})
     images = images_of(random_split(variant.data.split("/")[0], training.batch_size), where)
     model = untrained(variant, training, where)
@@ -48,12 +48,17 @@ def step(variant: Variant, phase: str, device: str) -> tuple[dict[str, float], T
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_training_step_on_the_gpu_has_the_scalars_and_gradients_of_the_cpu(name: str) -> None:
-    variant = VARIANTS[name]
-    where = devices.choose("cuda")
-    for phase in untrained(variant, variant.training, torch.device("cpu")).phases():
-        scalars, gradient = step(variant, phase, where.type)
+def test_a_training_step_on_the_gpu_is_that_of_the_cpu(name: str) -> None:
+    """A model that draws noise draws other numbers on a GPU, so only its loss is compared, within 5 %."""
+    variant, gpu, cpu = VARIANTS[name], devices.choose("cuda"), torch.device("cpu")
+    model = untrained(variant, variant.training, cpu)
+    noisy = any(isinstance(each, Noise) for each in model.modules())
+    for phase in model.phases():
+        scalars, gradient = step(variant, phase, gpu)
         with plain():
-            expected, exact = step(variant, phase, "cpu")
-        assert scalars == pytest.approx(expected, rel=1e-3, abs=1e-4), phase
-        assert (gradient - exact).norm() <= 1e-3 * exact.norm(), phase
+            expected, exact = step(variant, phase, cpu)
+        if noisy:
+            assert scalars["loss"] == pytest.approx(expected["loss"], rel=0.05), phase
+        else:
+            assert scalars == pytest.approx(expected, rel=1e-3, abs=1e-4), phase
+            assert (gradient - exact).norm() <= 1e-3 * exact.norm(), phase
