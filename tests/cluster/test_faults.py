@@ -31,6 +31,7 @@ def trainings(trained: Trainings) -> Iterator[Trainings]:
     trained.clear()
     trained.site()
     trained.output.unlink(missing_ok=True)
+    trained.silence.unlink(missing_ok=True)
     yield trained
     trained.stop()
 
@@ -74,14 +75,20 @@ def test_preempted(trainings: Trainings) -> None:
 
 
 def test_slurm_is_away(trainings: Trainings) -> None:
-    """Its controller restarts, and then all queries of states fail for a minute, in which the training ends."""
+    """Its controller restarts, and then all queries of states fail until a minute after the end of the training."""
 
     def leave(trainings: Trainings, seed: int, chance: random.Random) -> None:
+        # Lest it come to its end before the silence.
+        holder = trainings.lease(seed)
+        os.kill(int(holder["pid"]), signal.SIGSTOP)
         faults.restart_controller(trainings, seed, chance)
+        trainings.silence.touch()
+        os.kill(int(holder["pid"]), signal.SIGCONT)
+        trainings.slurm.wait(int(holder["job"]))
         faults.silence(trainings, seed, chance)
 
     strike(trainings, (0, leave))
-    assert "Slurm does not answer; 1 jobs are kept" in trainings.told()
+    assert "Slurm does not answer; 1 jobs: still waiting for them" in trainings.told()
     assert "Slurm answers again" in trainings.told()
     assert trainings.interruptions(0) == 0
 
