@@ -24,6 +24,9 @@ VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_RUN, STAND_IN)
 PASSED = "check passed"
 FAILED = "check failed"
 
+#: The fewest seeds whose interval counts for a number. That of two reaches nine standard deviations to each side.
+FEWEST_SEEDS = 3
+
 #: All measured metrics, by (paper, variant, metric).
 All = Mapping[tuple[str, str, str], Measured]
 
@@ -55,7 +58,8 @@ def judge(claim: Claim, present: Mapping[Measure, Measured], numbers: Mapping[st
 def _judge_number(claim: Number, ours: Measured, numbers: Mapping[str, Number], measured: All) -> Finding:
     estimate = ours.estimate
     gap = statistics.difference(estimate, statistics.published(claim.published, claim.sd, claim.seeds))
-    interval = estimate.interval() if estimate.basis == "seeds" else None
+    enough = estimate.basis == "seeds" and estimate.freedom + 1 >= FEWEST_SEEDS
+    interval = estimate.interval() if enough else None
     if abs(gap.value) <= claim.tolerance or (interval and interval[0] <= claim.published <= interval[1]):
         verdict = REPRODUCED
     elif _same_side(claim, estimate, numbers, measured):

@@ -85,6 +85,13 @@ def test_a_number_inside_our_interval() -> None:
     assert row["verdict"] == REPRODUCED
 
 
+def test_the_interval_of_two_seeds_is_too_wide_to_count() -> None:
+    row = judge(number(), rows("a", [86.0, 90.0]))
+    assert abs(row["difference"]) > row["tolerance"]
+    assert row["interval_low"] < 90 < row["interval_high"]
+    assert row["verdict"] == NOT_REPRODUCED
+
+
 def test_a_number_that_misses() -> None:
     assert judge(number(), rows("a", [85.0, 85.1, 85.2]))["verdict"] == NOT_REPRODUCED
 
