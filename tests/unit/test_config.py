@@ -425,6 +425,29 @@ def test_captions_name_what_is_left_out(toy: Path) -> None:
     }
 
 
+PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion], sets: [fashion-mnist/test]}\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "whole", "caption"),
+    [
+        (["toy/turned"], True, "Of a pair."),
+        (["toy/plain"], False, "Of a pair. Left out: plain."),
+        (["toy/plain"], True, None),
+        (["fashion-mnist"], True, None),
+        (["toy/plain", "toy/fashion"], False, None),
+    ],
+)
+def test_a_figure_of_variants_depends_on_them_whatever_its_sets(
+    tmp_path: Path, config: Path, names: list[str], whole: bool, caption: str | None
+) -> None:
+    write_paper(tmp_path, "toy", TOY + (PAIR.replace("}", ", whole: true}") if whole else PAIR))
+    project = without(tmp_path, *names)
+    figure = project.papers["toy"].figures.get("figure-5")
+    assert (figure and figure.caption) == caption
+    assert ("figure-5" in project.left_out["toy"].outputs) == (caption is None)
+
+
 def test_a_paper_without_the_set_stays_whole(toy: Path) -> None:
     write_paper(toy, "other", TOY.replace("mnist-rotated", "mnist"))
     values = {"papers": ["toy", "other"], "without": ["mnist-rotated"]}

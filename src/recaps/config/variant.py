@@ -89,6 +89,8 @@ class Output(Section):
     """Text below the table or figure."""
     needs: tuple[Pattern, ...] = ("*",)
     """Variants that it shows, by name or by pattern: `mnist-*` includes the variants on MNIST that you add."""
+    whole: bool = False
+    """Whether it needs all of these variants: if one of them is left out, so is the table or figure."""
     sets: tuple[SetName, ...] = ()
     """Data sets whose images it shows, e.g. `mnist/test`."""
     timings: tuple[Name, ...] = ()

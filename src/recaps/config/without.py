@@ -40,8 +40,10 @@ class LeftOut(Section):
 def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> tuple[Paper, LeftOut | None]:
     """Leave out the parts of a paper that need a left-out set. Return the rest, and what is left out, if anything.
 
-    A variant is left out if it needs such a set, or if it is in `named` as `paper/variant`. A timing, table
-    or figure is left out if everything that it shows is left out; otherwise its caption names what is missing.
+    A variant is left out if it needs such a set, or if it is in `named` as `paper/variant`. A timing is left out if all
+    its variants are. A table or figure is left out if all its variants and timings are (all its sets, if it has no
+    variants and no timings), or if it is `whole` and one of its variants is; otherwise its caption names what is
+    missing.
     """
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
@@ -78,7 +80,7 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
     lost |= {name: sets for name in output.sets if (sets := tuple(lacks(name)))}
     if not lost:
         return output
-    if not (set(read) | set(output.sets)) - set(lost):
+    if lost.keys() >= set(read or output.sets) or (output.whole and not lost.keys().isdisjoint(shown)):
         return None
     missing = list(dict.fromkeys(name for sets in lost.values() for name in sets))
     needing, unwanted = [name for name in lost if lost[name]], [name for name in lost if not lost[name]]

@@ -64,7 +64,8 @@ class Config(Section):
     without: tuple[Name | VariantName, ...] = ()
     """Data sets and variants to leave out because they are unavailable or take too long, e.g. `[smallnorb,
     sparse/supcaps]`. Variants that need such a set, or one derived from it, are left out, too, as are tables and
-    figures that would show only what is left out. The scorecard and the report name what is missing."""
+    figures that would show only what is left out, or cannot be drawn without it. The scorecard and the report name what
+    is missing."""
     mirror: str | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""

@@ -25,6 +25,7 @@ from recaps.report.scorecard import scorecard
 
 CLAIMS = made_results.claims("consensus")
 ROUTINGS = ("connectionist", "em", "similarity")
+OF_TABLE_3 = tuple(f"consensus/{dataset}-{each}" for dataset in ("mnist", "norb") for each in ROUTINGS)
 SHAPES = {"mnist": ([1, 28, 28], 10), "norb": ([1, 32, 32], 5)}
 SIDES = {"mnist": 3, "norb": 4}
 #: Errors by routing on MNIST and smallNORB, and at familiar and novel viewpoints.
@@ -329,6 +330,7 @@ def test_shares_of_the_right_class(routing: str) -> None:
         ((0, 1, 2), (), set()),
         ((0,), ("smallnorb",), {"table-4"}),
         ((0, 1), ("mnist",), {"figure-8"}),
+        ((0,), OF_TABLE_3, {"table-1", "table-2", "table-3", *(f"figure-{k}" for k in (1, 3, 4, 5, 6, 7, 8))}),
     ],
 )
 def test_everything_is_drawn_with_its_data(

@@ -56,12 +56,13 @@ def project() -> Project:
     return config()
 
 
-def config(**added: dict[str, Any]) -> Project:
-    """The scale `desk`, with longer training, CIFAR-10 from JPEG files, and further variants."""
+def config(*without: str, **added: dict[str, Any]) -> Project:
+    """The scale `desk`, with longer training, CIFAR-10 from JPEG files, further variants, and without others."""
     names = [f"{name}-{each}" for name in ("fashion", "multimnist") for each in ("l2", "l1")]
     longer = {"training": {"steps": 10_000, "lr_decay": 1}}
     changes = dict.fromkeys((*names, "cifar-l2-fc", "cifar-l1-fc"), longer) | added
-    values = {"scale": "desk", "papers": ["discriminative"], "datasets": {"cifar10": "cifar10-jpeg"}}
+    values: dict[str, Any] = {"scale": "desk", "papers": ["discriminative"]}
+    values |= {"datasets": {"cifar10": "cifar10-jpeg"}, "without": [f"discriminative/{name}" for name in without]}
     variants = made_results.without_own_seeds("discriminative", changes)
     return load(values | {"overrides": {"discriminative": {"variants": variants}}}, CONFIG)
 
@@ -84,9 +85,10 @@ def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     images[:, 0, :, :14] = np.array([0, 50, 100, 150, 200, 255], np.uint8)[:, None, None]
     shown = arrays.Arrays(images, LABELS, {}, {"name": "fashion-mnist", "classes": 3})
     arrays.save(shown, made_results.datasets(results) / "fashion-mnist" / "test")
-    timed = results.paper.matching(results.paper.timings["steps"].variants)
-    seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in timed}
-    made_results.timed(results, seconds, batch_size=128)
+    for timing in results.paper.timings.values():
+        timed = results.paper.matching(timing.variants)
+        seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in timed}
+        made_results.timed(results, seconds, batch_size=128)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "_reconstruct", reconstruct)
         return made_results.measured(results)
@@ -325,6 +327,23 @@ def test_one_slow_round_changes_no_ratio() -> None:
 def test_every_figure_is_drawn_with_its_data(tmp_path: Path, project: Project, seeds: tuple[int, ...]) -> None:
     results = make(tmp_path, project, seeds)
     assert set(made_results.drawn(results, tmp_path)) == set(results.paper.outputs)
+
+
+@pytest.mark.parametrize("without", [("fashion-dr",), ("fashion-l2-fc",), ("fashion-dr", "fashion-l2-fc")])
+def test_figure_2_is_left_out_with_either_variant(tmp_path: Path, without: tuple[str, ...]) -> None:
+    """It decodes the capsules of one with the decoder of the other."""
+    results = make(tmp_path, config(*without), seeds=(0,))
+    assert set(config().papers["discriminative"].outputs) == {*made_results.drawn(results, tmp_path), "figure-2"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "missing"), [("mnist-dr", {"figure-2", "figure-5"}), ("cifar-l1-fc-relu", {"figure-2", "figure-4"})]
+)
+def test_a_variant_is_drawn_alone(tmp_path: Path, kept: str, missing: set[str]) -> None:
+    """DR learns no coefficients, and L1/FC with ReLU is not timed."""
+    whole = config().papers["discriminative"]
+    results = make(tmp_path, config(*(set(whole.variants) - {kept})), seeds=(0,))
+    assert set(whole.outputs) == {*made_results.drawn(results, tmp_path), *missing}
 
 
 def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:

@@ -511,6 +511,18 @@ def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...
     assert not results.metrics["variant"].str.startswith(gone).any()
 
 
+@pytest.mark.parametrize(
+    ("families", "missing"), [(("experts",), {1, 2, 3, 5, 6}), (("experts", "rbm", "vae"), {1, 2, 3, 4, 5, 6, 7})]
+)
+def test_figures_are_left_out_with_all_that_they_show(
+    tmp_path: Path, families: tuple[str, ...], missing: set[int]
+) -> None:
+    names = (f"experts/{dataset}-{family}" for dataset in ("mnist", "fashion") for family in families)
+    results = make(tmp_path, config(*names), seeds=(0,))
+    data = made_results.drawn(results, tmp_path)
+    assert set(data) == {"table-1", *(f"figure-{k}" for k in range(1, 8) if k not in missing)}
+
+
 def _canvas(axis: Any) -> Array:
     (image,) = axis.get_images()
     return np.ma.filled(image.get_array(), np.nan)

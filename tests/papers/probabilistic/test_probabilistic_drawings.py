@@ -381,6 +381,15 @@ def test_the_claims_hold_every_printed_number() -> None:
     assert numbers == [96, 78, 56, 47, 44, 88, 97, 90, 77, 69, 65, 92, 94, 69, 44, 35, 34, 40]
 
 
+def test_table_2_has_no_rows_of_what_is_compared_with_a_variant_that_is_left_out(
+    tmp_path: Path, project: Project
+) -> None:
+    others = [name for name in project.papers["probabilistic"].variants if not name.startswith(metrics.DOUBLED)]
+    without = config(*(f"probabilistic/{name}" for name in others))
+    data = made_results.measured(make(tmp_path, without, seeds=(0,)))
+    assert tables.table_2(data).empty
+
+
 def test_table_2_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:
     shown = tables.table_2(results)
     titles = {settings.title: name for name, settings in results.paper.variants.items()}

@@ -26,9 +26,10 @@ LOWER |= {f"affnist-{step}": 20 * place for place, step in ((3, 1000), (2, 2000)
 IMAGES, CAPSULES = 12, 6
 
 
-def config(**overrides: Any) -> Project:
+def config(*without: str, **overrides: Any) -> Project:
     overridden = {"sparse": {"variants": made_results.without_own_seeds("sparse", overrides)}}
-    return load({"scale": "desk", "papers": ["sparse"], "overrides": overridden}, CONFIG)
+    values = {"scale": "desk", "papers": ["sparse"], "without": [f"sparse/{name}" for name in without]}
+    return load(values | {"overrides": overridden}, CONFIG)
 
 
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
@@ -102,6 +103,11 @@ def test_table_2_compares_with_quoted_numbers(results: Results) -> None:
     assert list(table["MNIST published"]) == [97.82, 97.5, 99.25, 99.22, 99]
     assert list(table["affNIST published"]) == [86.79, 91.6, 87.55, 66, 90.12]
     assert list(table["affNIST ours"].dropna()) == pytest.approx([70.5, 90.5])
+
+
+@pytest.mark.parametrize(("without", "kept"), [(("sparsecaps",), True), (("convnet", "sparsecaps"), False)])
+def test_table_2_is_left_out_with_all_variants_that_it_shows(without: tuple[str, ...], kept: bool) -> None:
+    assert ("table-2" in config(*without).papers["sparse"].tables) == kept
 
 
 def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> None:

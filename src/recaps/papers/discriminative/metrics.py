@@ -247,6 +247,8 @@ def _ratios(results: Results) -> list[MetricRow]:
 
     `time-ratio` is relative to DR, `time-without-decoder` to the same algorithm with a decoder.
     """
+    if "steps" not in results.paper.timings:
+        return []
     timing = results.timing("steps")
     seconds, images = timing["seconds_per_step"], timing["batch_size"]
     rows = []

@@ -78,7 +78,8 @@ def table_2(results: Results) -> pd.DataFrame:
                     "measured on": found["measured_on"].iloc[0],
                 }
                 rows.append(row | {"n": int(found["n"].iloc[0]) or pd.NA, "seeds": len(found)})
-    return pd.DataFrame(rows).astype({"n": "Int64"})  # some values are not means over images
+    columns = ["finding", "model", "value", "sd", "unit", "published", "measured on", "n", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype({"n": "Int64"})  # some values are not means over images
 
 
 def table_3(results: Results) -> pd.DataFrame:
