@@ -24,7 +24,8 @@ class LeftOut(Section):
     """The tables and figures that are left out, with their titles."""
 
     def __str__(self) -> str:
-        parts = [", ".join(sorted(self.variants)), *(title for _, title in sorted(self.outputs.items()))]
+        others = sorted(name for name, sets in self.variants.items() if sets)
+        parts = [", ".join(others), *(title for _, title in sorted(self.outputs.items()))]
         lost = "; ".join(filter(None, parts))
         return f"without {', '.join([*self.sets, *self.named])}" + (f"; left out: {lost}" if lost else "")
 
