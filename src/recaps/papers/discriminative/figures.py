@@ -128,8 +128,9 @@ def _panels(results: Results) -> tuple[Figure, Iterator[tuple[Axes, str, str, di
     """A panel per data set, two in a row: its axis, its title, the data set, and its variants by algorithm."""
     variants = by_dataset(results.paper)
     letters = dict(zip({**DATASETS, **variants}, ascii_lowercase, strict=False))
-    rows = math.ceil(len(variants) / 2)
-    drawing, axes = plt.subplots(rows, 2, figsize=(8.4, 3.1 * rows), squeeze=False)
+    columns = min(2, len(variants))
+    rows = math.ceil(len(variants) / columns)
+    drawing, axes = plt.subplots(rows, columns, figsize=(max(4.2 * columns, 6), 3.1 * rows), squeeze=False)
     for unused in axes.flat[len(variants) :]:
         unused.remove()
     return drawing, (
