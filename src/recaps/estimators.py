@@ -16,7 +16,6 @@ import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import ArrayLike
-from pydantic import ValidationError
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_consistent_length, check_random_state
@@ -27,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from recaps.config.families import families
+from recaps.config.load import check
 from recaps.config.training import Training
 from recaps.errors import UserError, nearest
 from recaps.models.model import Model
@@ -102,6 +102,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             X = X.astype(np.float64)
         if X.ndim > 4:
             raise ValueError(f"X has {X.ndim} axes; images are [N, H, W], [N, H, W, C] or [N, features]")
+        if X.ndim == 4 and X.shape[1] <= 4 < X.shape[3]:
+            shape = ", ".join(map(str, X.shape[1:]))
+            raise ValueError(f"X has the shape [N, {shape}]; images are [N, H, W, C]: use numpy.moveaxis(X, 1, -1)")
         if fitting:
             self.input_shape_ = X.shape[1:]
             self.range_ = (0.0, 255.0) if X.dtype == np.uint8 else (float(X.min()), float(X.max()))
@@ -177,19 +180,21 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.settings_ = self._settings(classes)
         try:
             where = devices.choose(self.device, self.threads)
-            training = Training(
-                steps=self.steps,
-                batch_size=min(self.batch_size, len(rows)),
-                learning_rate=self.learning_rate,
-                shift=self.shift,
-                log_every=max(1, min(self.evaluate_every, self.steps // 20)),  # phases of `experts` end at rows
-            )
+            settings = {
+                "steps": self.steps,
+                "batch_size": min(self.batch_size, len(rows)),
+                "learning_rate": self.learning_rate,
+                "shift": self.shift,
+                "log_every": max(1, min(self.evaluate_every, self.steps // 20)),  # phases of `experts` end at rows
+            }
+            training = check(Training, settings, "parameters")
+            check(families()[self.settings_["family"]], self.settings_, "options")
             channels, height, width = images.shape[1:]
             self.seen_ = ((channels, height, width), classes)
             model = self._fresh(seed).place(where)
             model.configure(training)
-        except (ValidationError, UserError) as error:
-            raise ValueError(f"{type(self).__name__}: {_reason(error)}") from error
+        except UserError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from error
         model.train()
         batches = Batches(_Given(images[rows].to(where), target[rows].to(where)), training, seed, where)
         self.model_, self.history_ = model, []
@@ -522,11 +527,3 @@ def _show(row: Mapping[str, float], steps: int) -> None:
     values = " ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "step")
     bar = "#" * done + "." * (20 - done)
     print(f"\r[{bar}] {row['step']:.0f}/{steps} {values}", end="", file=sys.stderr, flush=True)
-
-
-def _reason(error: ValidationError | UserError) -> str:
-    """Return the first problem of invalid options in one line."""
-    if isinstance(error, UserError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

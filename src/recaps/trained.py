@@ -39,6 +39,8 @@ def load(run: str | Path, *, step: int | None = None, device: str = "auto") -> T
     folder = Path(run)
     missing = [name for name in ("model.safetensors", "config.json", "record.json") if not (folder / name).is_file()]
     if missing:
-        raise UserError(f"{folder}: no trained run, as {missing[0]} is missing; train it first (`snakemake <paper>`)")
+        below = next(folder.glob("seed-*"), None)
+        mend = f"name its folder {below.name}" if below else "train it first, or correct the path"
+        raise UserError(f"{folder}: no trained run, as {missing[0]} is missing; {mend}")
     model, settings = load_model(folder, devices.choose(device), step)
     return Trained(model, settings, read_json(folder / "record.json"))

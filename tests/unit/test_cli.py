@@ -164,11 +164,11 @@ def test_help_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["paper", "sparse"], "new paper: the name 'sparse' is taken"),
-        (["paper", "report"], "new paper: the name 'report' is taken"),
-        (["paper", "vae"], "new paper: the name 'vae' is taken"),
+        (["paper", "sparse"], "new paper: the name 'sparse' is taken; choose another"),
+        (["paper", "report"], "new paper: the name 'report' is taken; choose another"),
+        (["paper", "vae"], "new paper: the name 'vae' is taken; choose another"),
         (["paper", "My-Paper"], "new paper: 'My-Paper' is not valid; use lower-case letters and digits"),
-        (["routing", "em"], "new routing: the name 'em' is taken"),
+        (["routing", "em"], "new routing: the name 'em' is taken; choose another"),
         (["routing", "lambda"], "new routing: 'lambda' is not valid; use lower-case letters and digits"),
     ],
 )

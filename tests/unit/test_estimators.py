@@ -257,7 +257,7 @@ def test_the_progress_is_shown_on_request(digits: tuple[Array, Array], capsys: p
         ({"routing": "emm"}, "routing='emm': no such routing.*did you mean 'em'"),
         ({"model": "convnet", "options": {}, "routing": "em"}, "the family 'convnet' has no choice of it"),
         ({"model": "vae", "options": {}}, "model='vae' learns without labels; use CapsuleEncoder"),
-        ({"options": {"conv_chanels": 8}}, "conv_chanels: Extra inputs are not permitted"),
+        ({"options": {"conv_chanels": 8}}, r"options: unknown key 'conv_chanels' \(did you mean 'conv_channels'"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
         ({"device": "cuda"}, "PyTorch finds no GPU that it can use"),
         ({"device": "cuda:0"}, "device: there is no device 'cuda:0'; use auto, cpu or cuda"),
@@ -292,6 +292,7 @@ def test_wrong_images_get_one_line(digits: tuple[Array, Array]) -> None:
     for bad, message in (
         (np.full_like(images, np.nan), "NaN"),
         (images[..., None, None], "X has 5 axes"),
+        (np.repeat(images[:, None], 3, 1), r"use numpy.moveaxis\(X, 1, -1\)"),
         (images[:0], "0 sample"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -355,7 +356,7 @@ def test_trained_runs_are_loaded(tmp_path: Path) -> None:
     assert (found.settings["model"]["family"], found.record["variant"]) == ("supcaps", "tiny")
     before = recaps.load(str(tmp_path / "run"), step=2, device="cpu").model
     assert not torch.equal(before.get_parameter("bias"), found.model.get_parameter("bias"))
-    with pytest.raises(UserError, match=r"no trained run, as model\.safetensors is missing"):
+    with pytest.raises(UserError, match=r"no trained run, as model\.safetensors is missing; train it first"):
         recaps.load(tmp_path)
     with pytest.raises(UserError, match=r"model\.safetensors: there is no snapshot of step 3; it has 2\Z"):
         recaps.load(tmp_path / "run", step=3)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import reference
 import torch
 from torch import Tensor
 
+from recaps.errors import UserError
 from recaps.nn import convolution, fourier, kernels, layers, precision
 from recaps.nn.layers import Votes
 from recaps.nn.losses import correct, margin_loss
 from recaps.nn.routing import dynamic
 from recaps.nn.routing.dynamic import compiled_dynamic_routing, dynamic_routing
+from recaps.nn.routing.interface import Routed
 from recaps.nn.squash import squash
 from recaps.training import device as devices
 
@@ -113,6 +117,24 @@ def test_compiled_routing_is_for_float32_on_cpus_and_a_limited_number_of_outputs
     assert not kernels.fits_votes(capsules.to("meta"), weight.to("meta"))
     with kernels.off():
         assert not kernels.fits_votes(capsules, weight)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("capsules", (2, 4, 3)), ("coupling", (2, 3, 5))])
+def test_a_routing_that_returns_another_shape_is_refused(name: str, wrong: tuple[int, ...]) -> None:
+    """It could train without a word: the transposed capsules have a length for each dimension."""
+
+    class Transposed(dynamic.DynamicRouting):
+        def forward(self, votes: Tensor, bias: Tensor) -> Routed:
+            made = super().forward(votes, bias)
+            return made._replace(**{name: getattr(made, name).transpose(1, 2)})
+
+    given = random(2, 5, 8), random(5, 8, 3, 4), random(3, 4)
+    routing = Transposed(5, 3, 4)
+    assert routing.route(*given)
+    with pytest.raises(
+        UserError, match=rf"Transposed returns {name} of shape {re.escape(str(list(wrong)))} instead of"
+    ):
+        routing.routed(*given)
 
 
 def test_the_two_readings_of_the_routing_gradient_differ() -> None:

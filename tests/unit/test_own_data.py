@@ -85,6 +85,7 @@ def test_models_get_a_capsule_or_an_output_for_each_class(make: Make) -> None:
         ({"smallnorb": "mine"}, "config: datasets: your own data cannot replace 'smallnorb'; they can replace mnist, "),
         ({"mnist-40": "mine"}, "config: datasets: your own data cannot replace 'mnist-40'; they can replace mnist, "),
         ({"mnist": "mien"}, "config: datasets: no data set 'mien'"),
+        ({}, "config: datasets.mine: replaces no set; name the set, e.g. {mnist: mine}"),
         ({"40": {"path": "x.npz"}}, "config: datasets.40: x.npz: no such file or folder"),
         ({"mine": {"pth": "x.npz"}}, "config: unknown key 'datasets.mine.pth' (did you mean 'path'?)"),
         ({"mine": {"path": "x.npz", "size": 2}}, "config: datasets.mine.size: Input should be greater than or equal"),
@@ -176,7 +177,7 @@ def test_claims_about_other_data_are_not_judged(make: Make, tmp_path: Path) -> N
 def test_protocols_shrink_with_few_own_images(make: Make, scale: str, usual: int) -> None:
     """Parts of a protocol keep their shares of the set, so that each is there and they do not overlap."""
     names, tested = SimpleNamespace(paper="sparse", variant="sparsecaps"), 6
-    theirs, mine = (make(replaced, scale=scale).fitted_heads(names)["svm"] for replaced in ({}, None))
+    theirs, mine = (make(replaced, scale=scale).fitted_heads(names)["svm"] for replaced in ({"fashion-mnist": "mine"}, None))
     versions = make(scale=scale).preparation(SimpleNamespace(dataset="affnist-generated-mine", split="test"))
     there = tested * versions["options"].get("versions", 32)
     for protocol, settings in mine.items():

@@ -61,7 +61,7 @@ def test_a_name_stands_for_its_defaults() -> None:
     ("given", "message"),
     [
         ("emm", "there is no routing 'emm' (did you mean 'em'?)"),
-        ({"name": "dynamic"}, "there is no routing 'dynamic' (valid: "),
+        ({"name": "dynamic"}, "'dynamic' routes other capsules than those of this family (valid: connectionist, em"),
         ({"name": "em", "iteration": 2}, "routing.iteration' (did you mean 'iterations'?)"),
         ({"name": "em", "iterations": 0}, "routing.iterations: Input should be greater than or equal to 1, not 0"),
         ({"name": "em", "iterations": "two"}, "routing.iterations: Input should be a valid integer"),

@@ -511,6 +511,16 @@ def test_a_loss_that_is_not_finite_names_step_term_and_checkpoint(dataset: Path,
     assert not (tmp_path / "run").exists()
 
 
+def test_a_loss_that_is_not_finite_from_the_start_is_the_models(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = SparseCaps.losses
+    monkeypatch.setattr(SparseCaps, "losses", lambda *given: losses(*given) | {"loss": torch.tensor(torch.nan)})
+    monkeypatch.setattr("recaps.models.model.backward", lambda loss: None)
+    with pytest.raises(UserError, match="'loss' is nan before the first update; correct the model or its routing"):
+        run(dataset, tmp_path)
+
+
 def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,7 +164,8 @@ def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_n
         if wrong.any():
             place = int(np.flatnonzero(wrong.reshape(len(images), -1).any(1))[0])
             value = images[place][wrong[place]][0]
-            raise UserError(f"{path}: {images_name}[{place}] has a value {value:g}, which is not from 0 to 1")
+            mend = "divide by the largest value"
+            raise UserError(f"{path}: {images_name}[{place}] has a value {value:g}, which is not from 0 to 1; {mend}")
         images = np.rint(255 * images).astype(np.uint8)
     if labels.dtype.kind not in "iu":
         raise UserError(f"{path}: {labels_name} is {labels.dtype}; use whole numbers from 0 to K - 1")
@@ -239,7 +240,8 @@ def _roots(path: Path) -> dict[str, Path]:
 def _class_folders(path: Path) -> list[str]:
     names = _folders(path)
     if len(names) < 2:
-        raise UserError(f"{path}: {len(names)} folders; there must be one for each of at least two classes")
+        found = f"only the folder {names[0]}" if names else "no folders"
+        raise UserError(f"{path}: {found}; there must be a folder for each of at least two classes")
     return names
 
 

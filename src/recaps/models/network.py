@@ -49,7 +49,7 @@ class CapsuleNetwork(Model):
         )
 
     def forward(self, images: Tensor) -> Routed:
-        return self.routing.route(self.primary_capsules(images), self.votes.weight, self.bias)
+        return self.routing.routed(self.primary_capsules(images), self.votes.weight, self.bias)
 
     def primary_capsules(self, images: Tensor) -> Tensor:
         """Images [B, C, H, W] to primary capsules [B, I, d]."""

@@ -123,6 +123,9 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path,
     for offset, metrics in enumerate(waiting):
         for name, value in metrics.items():
             number = float(value)
+            if not math.isfinite(number) and first + offset == 0:
+                mend = "correct the model or its routing, or try precision: float32"
+                raise UserError(f"training stopped: '{name}' is {number} before the first update; {mend}")
             if not math.isfinite(number):
                 raise _not_finite(f"'{name}' is {number}", first + offset, folder)
             progress.sums[name] = progress.sums.get(name, 0.0) + number

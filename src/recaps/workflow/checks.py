@@ -94,6 +94,9 @@ def _sets(project: Project) -> None:
                 f"config: datasets: '{other}' has {shapes[1]}, but '{name}' has {shapes[0]}; name a data set of the"
                 " same shape"
             )
+    for name in project.own:
+        if name not in project.replaced.values():
+            raise UserError(f"config: datasets.{name}: replaces no set; name the set, e.g. {{mnist: {name}}}")
     for name, options in project.scale.dataset_options.items():
         _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
     for paper, settings in project.papers.items():

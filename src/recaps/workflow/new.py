@@ -21,6 +21,9 @@ WHAT = ("paper", "routing")
 #: What a routing routes, with the paper and the model family of the printed example.
 KINDS = {"votes": ("discriminative", "supcaps"), "poses": ("consensus", "matrixcaps")}
 
+#: Brings the manual of the configuration and its schemas up to date.
+MANUAL = "python -m recaps.config.manual --fix"
+
 PAPER = """\
 {folder}: a working paper with two variants. Run it on stand-in data:
   snakemake --profile profiles/smoke --config scale=smoke 'papers=[{name}]'"""
@@ -48,7 +51,7 @@ def make(what: str, name: str, kind: str) -> str:
     folder = papers.FOLDER if what == "paper" else registry.FOLDER
     taken = {*TARGETS, *families()} if what == "paper" else set()
     if name in taken or (folder / name).exists() or (folder / f"{name}.py").exists():
-        raise UserError(f"new {what}: the name '{name}' is taken")
+        raise UserError(f"new {what}: the name '{name}' is taken; choose another")
     root = papers.FOLDER.parents[2]
     if (config := root / "config" / "config.yaml").exists():
         read_yaml(config)  # `_describe` reads it, too, after the files are written
@@ -61,8 +64,7 @@ def make(what: str, name: str, kind: str) -> str:
         paper, family = KINDS[kind]
         model = MODEL.format(name=name, title=name.capitalize(), family=family)
         told = ROUTING.format(file=short(file), name=name, paper=paper, model=model)
-    _describe(root)
-    return told
+    return told + _describe(root)
 
 
 def _copy(source: Path, target: Path, name: str) -> None:
@@ -70,8 +72,13 @@ def _copy(source: Path, target: Path, name: str) -> None:
     write_text(target, text.replace("example", name).replace("Example", name.capitalize()))
 
 
-def _describe(root: Path) -> None:
-    """Bring the manual of the configuration and its schemas up to date, in a process that sees the new files."""
-    if (root / "config").is_dir():
-        command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
-        subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
+def _describe(root: Path) -> str:
+    """Bring the manual of the configuration and its schemas up to date, and say so.
+
+    This takes a process that sees the new files.
+    """
+    if not (root / "config").is_dir():
+        return ""
+    command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
+    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
+    return f"\nThe manual and the schemas of the configuration are up to date. After a change of options: {MANUAL}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recaps.errors import UserError
 from recaps.nn.fields import Fields
 from recaps.nn.layers import votes
 
@@ -54,8 +55,20 @@ class VoteRouting(nn.Module):
         routed: Routed = self(votes(capsules, weight), bias)
         return routed
 
+    def routed(self, capsules: Tensor, weight: Tensor, bias: Tensor) -> Routed:
+        """Like `route`, and check the shapes of the result: a wrong one could train without a word.
+
+        Raises:
+            UserError: capsules or coupling have another shape.
+        """
+        routed = self.route(capsules, weight, bias)
+        batch, inputs = capsules.shape[:2]
+        _check_shape(self, "capsules", routed.capsules, (batch, *bias.shape))
+        _check_shape(self, "coupling", routed.coupling, (batch, inputs, len(bias)))
+        return routed
+
     def operations(self, values: int) -> int:
-        """Floating-point operations of the forward pass; 0 if they are not counted.
+        """Floating-point operations of the forward pass; 0 if they are not counted, as by default.
 
         Args:
             values: number of values in the votes, B * I * J * D.
@@ -88,6 +101,20 @@ class PoseRouting(nn.Module):
     def __init__(self, outputs: int, layer: int, logits: bool) -> None:
         super().__init__()
 
+    def routed(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
+        """Like `forward`, and check the shapes of the result.
+
+        Raises:
+            UserError: poses, activations or coupling have another shape.
+        """
+        consensus: Consensus = self(poses, activations, weight, fields)
+        positions, slots = fields.children.shape
+        batch, outputs = len(poses), weight.shape[1]
+        _check_shape(self, "poses", consensus.poses, (batch, positions, outputs, poses.shape[2]))
+        _check_shape(self, "activations", consensus.activations, (batch, positions, outputs))
+        _check_shape(self, "coupling", consensus.coupling, (batch, positions, slots, outputs))
+        return consensus
+
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         """Route the capsules in the field of each position.
 
@@ -113,3 +140,12 @@ def matrix_votes(poses: Tensor, weight: Tensor, fields: Fields) -> Tensor:
     """
     seen = poses.unflatten(2, (4, 4))[:, fields.children]
     return torch.einsum("njac,bpncd->bpnjad", weight, seen).flatten(4)
+
+
+def _check_shape(routing: nn.Module, name: str, values: Tensor, expected: tuple[int, ...]) -> None:
+    if values.shape != expected:
+        kind = type(routing)
+        raise UserError(
+            f"{kind.__module__}: {kind.__name__} returns {name} of shape {list(values.shape)} instead of"
+            f" {list(expected)}; recaps.nn.routing.interface describes them"
+        )

@@ -110,7 +110,7 @@ class CapsuleLayer(nn.Module):
     def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
         if poses.shape[1] != self.inputs:  # a compiled routing would read outside the array
             raise ValueError(f"{poses.shape[1]} input capsules, but the layer was built for {self.inputs}")
-        consensus: Consensus = self.routing(
+        consensus: Consensus = self.routing.routed(
             self.transform.with_coordinates(poses), activations, self.transform.normalised(), self.fields
         )
         return consensus
