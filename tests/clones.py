@@ -65,19 +65,19 @@ class Clone:
         own = {"PYTHONPATH": str(self.folder / "src"), "COLUMNS": "200"}
         return {name: value for name, value in os.environ.items() if name != "RECAPS_MIRROR"} | own
 
-    def snakemake(self, *arguments: str, timeout: float = 3600) -> Done:
+    def snakemake(self, *arguments: str) -> Done:
         """Run Snakemake in this copy, with its own library.
 
         On Linux, it forks from a process that has imported Snakemake: this takes longer than most dry runs.
         """
         if sys.platform != "linux":
-            return self.python("snakemake", *arguments, timeout=timeout)
+            return self.python("snakemake", *arguments)
         with tempfile.TemporaryDirectory() as temporary:
             script, output = Path(temporary, "script.py"), Path(temporary, "output")
             script.write_text(_SCRIPT.format(self.folder, self.environment(), str(output), ["snakemake", *arguments]))
             return Done(_snakemake().run(str(script)), output.read_text(encoding="utf-8", errors="replace"))
 
-    def python(self, module: str, *arguments: str, timeout: float = 3600) -> Done:
+    def python(self, module: str, *arguments: str) -> Done:
         """Run a module in this copy, with its own library."""
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
@@ -86,7 +86,7 @@ class Clone:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=timeout,
+            timeout=3600,
             check=False,
         )
         return Done(done.returncode, done.stdout)

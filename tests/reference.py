@@ -8,6 +8,11 @@ import torch
 from torch import Tensor, nn
 
 
+def random(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers in float64, with a gradient, to compare the two on."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
 def squash(vector: Tensor) -> Tensor:
     length = math.sqrt(1e-8) if not vector.any() else (vector.square().sum() + 1e-8).sqrt()
     return vector / length * length**2 / (1 + length**2)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import io
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import dataset_writers as write
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.io import savemat
 
 from recaps.arrays import Arrays, save
 from recaps.datasets import archive, catalogue, norb, preparation, warp
@@ -66,35 +64,14 @@ def test_gzipped_formats(tmp_path: Path, how: tuple[float, list[tuple[float, int
         survives(read)
 
 
-def tar_of(content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as out:
-        info = tarfile.TarInfo("a.bin")
-        info.size = len(content)
-        out.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def zip_of(content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as out:
-        out.writestr("a.mat", content)
-    return buffer.getvalue()
-
-
-def matlab() -> bytes:
-    buffer = io.BytesIO()
-    struct_ = {"image": np.zeros((1600, 2), np.uint8), "label_int": np.zeros((1, 2), np.uint8)}
-    savemat(buffer, {"affNISTdata": struct_})
-    return buffer.getvalue()
-
-
 @relaxed
 @given(damage)
 def test_archives(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
-    for name, whole in (("a.zip", zip_of(bytes(500))), ("a.tar.gz", tar_of(bytes(500)))):
-        path = tmp_path / name
-        path.write_bytes(damaged(whole, how))
+    for path in (
+        write.zipped(tmp_path / "a.zip", {"a.mat": bytes(500)}, zipfile.ZIP_DEFLATED),
+        write.cifar(tmp_path / "a.tar.gz", {"a.bin": bytes(500)}),
+    ):
+        path.write_bytes(damaged(path.read_bytes(), how))
         survives(lambda path=path: list(archive.members(path, lambda _: True)))  # type: ignore[misc]
 
 
@@ -102,8 +79,9 @@ def test_archives(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) ->
 @given(damage)
 def test_matlab_files(tmp_path: Path, how: tuple[float, list[tuple[float, int]]]) -> None:
     """The archive is damaged: its CRC must protect SciPy's parser, which can crash on damaged bytes."""
-    path = tmp_path / "test.mat.zip"
-    path.write_bytes(damaged(zip_of(matlab()), how))
+    content = write.mat({"image": np.zeros((1600, 2), np.uint8), "label_int": np.zeros((1, 2), np.uint8)})
+    path = write.zipped(tmp_path / "test.mat.zip", {"a.mat": content}, zipfile.ZIP_DEFLATED)
+    path.write_bytes(damaged(path.read_bytes(), how))
     survives(lambda: list(affnist.read(path)))
     affnist.problem(path)
 

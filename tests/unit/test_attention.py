@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from reference import random
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
@@ -25,10 +26,6 @@ def seeded(kind: Any, *arguments: float) -> Any:
         if name.endswith("bias") or ".norms." in f".{name}":
             nn.init.uniform_(values, -0.5, 1.5)
     return block
-
-
-def random(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def mab_by_loops(block: MAB, queries: Tensor, members: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import places
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from recaps import bench
 from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.models import build
+from recaps.nn import kernels
 from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.plain import plain
 from recaps.training.batches import Batches
@@ -25,7 +27,7 @@ from recaps.training.timing import count_operations
 pytestmark = pytest.mark.unit
 
 OWN_DATA = "datasets: {mine: {path: my.npz}, cifar10: mine}\n"
-CONFIG = str(Path(__file__).parents[2] / "config")
+CONFIG = str(places.CONFIG)
 
 
 @pytest.fixture
@@ -167,13 +169,21 @@ def test_a_slow_processor_multiplies_smaller_matrices(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_step_alternates_with_a_plain_one(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["--config", CONFIG, "--scale", "smoke", "--steps", "1", "--device", "cpu", "--only", "mnist-em"]
-    assert bench.main([*command, "--plain", "1"]) == 0
+def test_a_step_alternates_with_a_plain_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast: list[bool] = []
+    timed = bench._timed
+    monkeypatch.setattr(bench, "_timed", lambda *given: fast.append(kernels.enabled()) or timed(*given))
+    command = ["--config", CONFIG, "--scale", "smoke", "--steps", "3", "--device", "cpu", "--only", "mnist-em"]
+    assert bench.main([*command, "--plain", "2"]) == 0
+    assert fast == [True, False, True, False, True]
     head, row = capsys.readouterr().out.splitlines()[-2:]
     assert head.split()[-1] == "plain"
     assert float(row.split()[-1]) > 0
+    fast.clear()
     assert bench.main([*command, "--plain", "0"]) == 0
+    assert fast == [True] * 3
     head, row = capsys.readouterr().out.splitlines()[-2:]
     assert len(row.split()) == len(head.split()) - 1
 

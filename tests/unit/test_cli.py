@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from messages import one_line
+from places import CONFIG
 
 from recaps import papers
 from recaps.cli import Run, main
@@ -22,14 +24,16 @@ from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
 
-CONFIG = Path(__file__).parents[2] / "config"
-
 
 def test_list_names_every_variant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--config", str(CONFIG), "--scale", "paper"]) == 0
+    assert main(["list", "--config", str(CONFIG), "--scale", "paper", "--papers", *papers.names(), "--without"]) == 0
     text = capsys.readouterr().out
     assert "sparse: Sparse Unsupervised Capsules Generalize Better" in text
     assert "30000 steps" in text
+    expected = []
+    for name, paper in load({"scale": "paper", "papers": papers.names()}, CONFIG).papers.items():
+        expected += [(name, ""), *(("", variant) for variant in paper.variants)]
+    assert re.findall(r"^(\S+): |^  (\S+) ", text, re.MULTILINE) == expected
 
 
 def test_list_tells_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,5 +183,12 @@ def test_a_bad_or_taken_name_is_told_in_one_line(
     assert capsys.readouterr().err == f"recaps: {line}\n"
 
 
-def test_no_paper_may_have_the_name_of_a_target(root: Path) -> None:
+def test_no_paper_may_have_the_name_of_a_target() -> None:
+    project = load({"scale": "smoke", "papers": ["sparse"]}, CONFIG)
+    renamed = project.model_copy(update={"papers": {"report": project.papers["sparse"]}})
+    with one_line("'report' is the name of a target; rename the paper$"):
+        Plan(renamed)
+
+
+def test_the_targets_are_the_rules_of_the_snakefile(root: Path) -> None:
     assert set(TARGETS) == set(re.findall(r"^rule (\w+):", (root / "Snakefile").read_text(), re.MULTILINE))

@@ -77,10 +77,16 @@ def _imported(file: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("arguments", [[], ["python3"]])
-def test_find_python_prints_one_that_is_new_enough(root: Path, arguments: list[str]) -> None:
-    done = subprocess.run([root / "envs" / "find-python", *arguments], capture_output=True, text=True, check=True)
-    assert Path(done.stdout.strip()).is_file()
+def test_find_python_passes_over_one_that_is_too_old(root: Path, tmp_path: Path) -> None:
+    old = "import sys, ensurepip; sys.version_info = (3, 10, 9); exec(sys.argv[1])"
+    for name, command in (("python3", f"-c '{old}' \"$2\""), ("python3.11", '"$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexec '{sys.executable}' {command}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    for arguments, found in (([], sys.executable), (["python3.11"], sys.executable), (["python3"], "")):
+        command = [str(root / "envs" / "find-python"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.returncode) == (found, int(not found))
 
 
 def test_find_python_ends_in_one_line(root: Path) -> None:
@@ -135,9 +141,8 @@ def test_the_size_of_the_install_is_told_before_it_starts(root: Path, tmp_path: 
     python.write_text("#!/bin/sh\nexit 1\n")  # the install fails at once
     python.chmod(0o755)
     environment = os.environ | {"PIP_EXTRA_INDEX_URL": extra}
-    done = subprocess.run(
-        ["make", "environment"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    command = ["make", "environment", f"PYTHON={sys.executable}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     (size,) = re.findall(r"downloads about ([\d.]+) GB", done.stdout)
     assert size == ("3" if with_cuda else "0.5")

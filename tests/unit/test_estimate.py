@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from places import CONFIG
 
 from recaps import bench, estimate
 from recaps.config.load import Project, load
 from recaps.config.workflow import Scale
 
 pytestmark = pytest.mark.unit
-
-CONFIG = Path(__file__).parents[2] / "config"
 
 
 def project(**values: Any) -> Project:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from messages import one_line
 
 from recaps import npz
 from recaps.config.heads import Head, Protocol
@@ -221,10 +222,10 @@ def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path,
         extract(model, config, datasets / "mnist-40/test", CPU)
 
 
-def test_a_run_without_its_weights_is_reported_in_one_line(run: Path, datasets: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_reported_in_one_line(run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((run / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"short")
-    with pytest.raises(UserError, match=r"cannot be read .*delete the run and train again"):
+    with one_line(r"cannot be read .*delete the run and train again"):
         load_model(tmp_path, CPU)
 
 
@@ -240,7 +241,7 @@ def test_a_run_of_another_version_is_reported_in_one_line(
 ) -> None:
     config = json.loads((run / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model": config["model"] | change}))
-    with pytest.raises(UserError, match=f"config.json: model: {problem}; the run was made by another version"):
+    with one_line(f"config.json: model: {problem}; the run was made by another version"):
         load_model(tmp_path, CPU)
 
 
@@ -364,7 +365,7 @@ def test_a_standardised_head_does_not_depend_on_the_features_scale(kind: str, tm
     assert accuracy("tiny", False) < 0.7
 
 
-def test_masked_is_computed_from_capsules_and_mask(tmp_path: Path) -> None:
+def test_masked_is_computed_from_capsules_and_mask() -> None:
     arrays = made_up(6)
     arrays["mask"] = np.random.default_rng(0).random((6, 3)).astype(np.float32)
     made = features(arrays, Head(kind="svm", features=("masked", "scores")))
@@ -408,14 +409,14 @@ def test_another_set_of_the_same_split_may_share_originals(tmp_path: Path) -> No
 
 def test_a_part_beyond_the_latents_is_reported_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(10)}
-    with pytest.raises(UserError, match="needs all images from number 60000 on, but there are 10"):
+    with one_line("needs all images from number 60000 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, {"test": {"set": "a/test", "start": 60000}}, tmp_path)
 
 
 def test_too_few_images_for_a_part_are_reported_in_one_line(tmp_path: Path) -> None:
     latents = {"a/test": made_up(10)}
     protocol = {"test": {"set": "a/test", "start": 5, "count": 6}}
-    with pytest.raises(UserError, match="needs 6 images from number 5 on, but there are 10"):
+    with one_line("needs 6 images from number 5 on, but there are 10"):
         result(latents, {"kind": "argmax", "features": "scores"}, protocol, tmp_path)
 
 
@@ -433,14 +434,14 @@ def test_disjoint_digits_need_known_originals(tmp_path: Path) -> None:
 def test_missing_and_damaged_arrays_are_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "latents.npz"
     npz.save_parts(file, {"a/test": made_up(10), "a/train": made_up(20)})
-    with pytest.raises(UserError, match="has no array 'a/test/pose'"):
+    with one_line("has no array 'a/test/pose'"):
         npz.read(file, ("pose",), part="a/test")
-    with pytest.raises(UserError, match=r"has no 'b/test' \(has: a/test, a/train\)"):
+    with one_line(r"has no 'b/test' \(has: a/test, a/train\)"):
         npz.read(file, part="b/test")
     file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(UserError, match="truncated or damaged"):
+    with one_line("truncated or damaged"):
         npz.read(file)
-    with pytest.raises(UserError, match="no such file"):
+    with one_line("no such file"):
         npz.read(tmp_path / "none.npz")
 
 
@@ -539,17 +540,6 @@ def test_a_few_images_of_each_class_are_drawn(tmp_path: Path) -> None:
 def test_only_images_to_fit_on_are_drawn(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Protocol.model_validate({"title": "t", **parts})
-
-
-def test_the_kernel_of_an_svm_can_have_the_scale_of_its_features(tmp_path: Path) -> None:
-    from sklearn.svm import SVC
-
-    latents = {"a/train": made_up(50), "a/test": made_up(50, seed=1)}
-    protocol = {"fit": {"set": "a/train"}, "test": {"set": "a/test"}}
-    ours = result(latents, {"kind": "svm", "C": 1, "gamma": "scale"}, protocol, tmp_path)
-    fit, test = latents.values()
-    svc = SVC(C=1, gamma="scale").fit(fit["capsules"].reshape(50, -1), fit["labels"])
-    assert ours["accuracy"] == svc.score(test["capsules"].reshape(50, -1), test["labels"])
 
 
 def test_the_heads_rule_is_the_one_of_training() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from places import CONFIG
 from torch import Tensor
 
 from recaps.bench import random_split, untrained, work_of
@@ -19,12 +18,10 @@ from recaps.training.images import images_of
 
 pytestmark = pytest.mark.gpu
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def variants() -> dict[str, Variant]:
     """A variant for each kind of work that a training step does at scale `smoke`."""
-    papers = load({"scale": "smoke"}, ROOT / "config").papers
+    papers = load({"scale": "smoke"}, CONFIG).papers
     every = {f"{paper}/{name}": each for paper in papers for name, each in papers[paper].variants.items()}
     works = {work_of(each): name for name, each in reversed(every.items())}
     return {name: each for name, each in every.items() if works[work_of(each)] == name}

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 import reference
 import torch
+from reference import random
 from torch import Tensor, nn
 
 from recaps.nn import kernels
@@ -41,10 +42,6 @@ FIELDS = [
     everything(5),
     convolutional(5, 3, 1, kernel=2, stride=2),
 ]
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:

@@ -191,7 +191,7 @@ def test_protocols_shrink_with_few_own_images(make: Make, scale: str, usual: int
     assert 0 < position["fit"]["count"] == position["test"]["start"]
 
 
-def test_only_pictures_count(root: Path, tmp_path: Path) -> None:
+def test_only_pictures_count(tmp_path: Path) -> None:
     """What a file manager leaves in a folder is no reason to prepare the data again."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference import random
 from torch import Tensor
 
 from recaps.nn import kernels
@@ -15,10 +16,6 @@ from recaps.nn.poses import SMALLEST, compose, inverse, rotated, warp
 pytestmark = pytest.mark.unit
 
 IDENTITY = torch.eye(2, 3, dtype=torch.float64)
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def applied(pose: Tensor, point: Tensor) -> Tensor:

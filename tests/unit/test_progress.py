@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import snakemake_logger_plugin_progress
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_progress import LogHandler, Progress
 
@@ -79,6 +80,8 @@ def events() -> list[dict[str, Any]]:
 
 def shown(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(snakemake_logger_plugin_progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setenv("COLUMNS", "80")
     handler = LogHandler(SimpleNamespace(stdout=False, dryrun=False), None)  # type: ignore[arg-type]
     for each in events():
         values = dict(each)
@@ -104,5 +107,5 @@ def test_in_a_log_lines_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> No
     lines = shown(io.StringIO(), monkeypatch).splitlines()
     assert lines[0] == "Building DAG of jobs..."
     assert lines[1] == "Error in rule train"
-    assert lines[2].startswith(" 50 %  1 of 2 jobs  0:00 min so far")
+    assert lines[2] == " 50 %  1 of 2 jobs  0:00 min so far, about 0:00 min left"
     assert lines[3:] == ["Complete log(s): file.log"]

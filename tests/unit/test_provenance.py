@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from recaps import provenance
+
+
+@pytest.fixture(autouse=True)
+def _git_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git without the settings of this machine, and without a checkout that the temporary folder is in."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):  # Git sets them in hooks
+        monkeypatch.delenv(name, raising=False)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
 
 @pytest.fixture

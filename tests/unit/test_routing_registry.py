@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import CONFIG
 
 from recaps.config.load import Project, load
 from recaps.errors import UserError
@@ -15,8 +16,6 @@ from recaps.nn.routing import registry
 from recaps.nn.routing.dynamic import DynamicRouting
 
 pytestmark = pytest.mark.unit
-
-CONFIG = Path(__file__).parents[2] / "config"
 
 
 def project(paper: str, variant: str, **model: object) -> Project:

@@ -212,7 +212,7 @@ def test_what_the_queue_has_forgotten_the_database_knows(executor: Any, played: 
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("ending", ["", "recaps: rule: stopped\nexit status 75\n"])
 def test_a_forgotten_job_that_made_its_outputs_went_well(
-    executor: Any, played: Played, tmp_path: Path, made: bool, ending: str
+    executor: Any, tmp_path: Path, made: bool, ending: str
 ) -> None:
     job = Job(tmp_path / "job.log")
     (tmp_path / "job.log").write_text(ending)
@@ -345,7 +345,7 @@ def test_nothing_is_submitted_after_the_end(executor: Any, played: Played, tmp_p
     assert executor.submitted == []
 
 
-def test_what_goes_wrong_before_a_submission_is_reported(executor: Any, played: Played, tmp_path: Path) -> None:
+def test_what_goes_wrong_before_a_submission_is_reported(executor: Any, tmp_path: Path) -> None:
     reported = []
     executor._report_job_error_threadsafe = lambda info, msg: reported.append((info.job, msg))
     job = Job(tmp_path)  # its log is a folder, which cannot be removed as a file

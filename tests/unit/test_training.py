@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from messages import one_line
 from resuming import same
 from safetensors.torch import load_file
 
@@ -283,10 +284,10 @@ def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
     assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
 
 
-def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Interrupted):
-        run(dataset, folder)
+        run(dataset, folder, **options)
     monkeypatch.undo()
 
 
@@ -407,7 +408,7 @@ def test_a_model_without_labels_has_no_test_error(dataset: Path, tmp_path: Path)
 
 
 def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stored digits of the pairs do not depend on the shift."""
     made = [
@@ -416,10 +417,7 @@ def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
     ]
     training = {**SETTINGS["training"], "shift": 0, "evaluate_every": 8, "evaluate_images": 10}
     settings = {"model": LABELLED, "training": training}
-    monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        run(made[0], tmp_path, settings, test=made[0])
-    monkeypatch.undo()
+    interrupted(made[0], tmp_path, monkeypatch, settings=settings, test=made[0])
     for train_set, test_set in ((made[1], made[0]), (made[0], made[1])):
         with pytest.raises(UserError, match="other settings, other data or another device; delete"):
             run(train_set, tmp_path, settings, test=test_set)
@@ -432,10 +430,7 @@ def test_pairs_can_be_trained_on_and_interrupted(family: str, tmp_path: Path, mo
     settings = {"model": {**LABELLED, "family": family}, "training": {**SETTINGS["training"], "shift": 0}}
     whole = run(pairs, tmp_path / "whole", settings)
     cut = tmp_path / "cut"
-    monkeypatch.setattr(Lease, "touch", lambda lease: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(Interrupted):
-        run(pairs, cut, settings)
-    monkeypatch.undo()
+    interrupted(pairs, cut, monkeypatch, settings=settings)
     assert same(whole, run(pairs, cut, settings))
 
 
@@ -583,7 +578,7 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(UserError, match="the disk is full; free some space and run again"):
+        with pytest.raises(TryAgain, match="the disk is full; free some space and run again"):
             run(dataset, tmp_path, checkpoint_seconds=0)
     assert os.listdir(tmp_path / "ckpt") == [checkpoint.FILE]
     assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
@@ -593,7 +588,7 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
 def test_a_second_trainer_is_kept_out(tmp_path: Path) -> None:
     with (
         Lease(tmp_path),
-        pytest.raises(UserError, match=f"process {os.getpid()} on .* trains this run"),
+        pytest.raises(TryAgain, match=f"process {os.getpid()} on .* trains this run"),
         Lease(tmp_path),
     ):
         pass
@@ -627,7 +622,7 @@ def test_the_lease_of_another_host_counts_while_it_is_touched(tmp_path: Path) ->
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with pytest.raises(UserError, match="process 1 on elsewhere trains this run"), Lease(tmp_path, 30):
+        with pytest.raises(TryAgain, match="process 1 on elsewhere trains this run"), Lease(tmp_path, 30):
             pass
     finally:
         done.set()
@@ -668,7 +663,7 @@ def test_a_file_system_without_hard_links_is_told_in_one_line(tmp_path: Path, mo
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(UserError, match="has no hard links, which trainings need; set `results`"), Lease(tmp_path):
+    with one_line("has no hard links, which trainings need; set `results`"), Lease(tmp_path):
         pass
     assert not [*tmp_path.iterdir()]
 
@@ -676,20 +671,31 @@ def test_a_file_system_without_hard_links_is_told_in_one_line(tmp_path: Path, mo
 def test_a_trainer_that_was_taken_for_dead_stops_and_leaves_the_other_alone(tmp_path: Path) -> None:
     with Lease(tmp_path) as lease:
         file = leave_lease(tmp_path)
-        with pytest.raises(UserError, match="another process has taken over this run"):
+        with pytest.raises(TryAgain, match="another process has taken over this run"):
             lease.touch()
     assert json.loads(file.read_text())["token"] == "theirs"
 
 
 def test_a_missing_gpu_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device: cuda is requested, but PyTorch finds no GPU"):
+    with one_line("device: cuda is requested, but PyTorch finds no GPU"):
         device.choose("cuda")
 
 
-@pytest.mark.parametrize(("name", "threads"), [("gpu", None), ("cuda:0", None), ("", None), ("cpu", 0), ("cpu", -1)])
-def test_a_device_that_there_is_not_is_reported_in_one_line(name: str, threads: int | None) -> None:
-    with pytest.raises(UserError, match=r"use auto, cpu or cuda|use at least 1"):
+@pytest.mark.parametrize(
+    ("name", "threads", "message"),
+    [
+        ("gpu", None, "device: there is no device 'gpu'; use auto, cpu or cuda"),
+        ("cuda:0", None, "device: there is no device 'cuda:0'; use auto, cpu or cuda"),
+        ("", None, "device: there is no device ''; use auto, cpu or cuda"),
+        ("cpu", 0, "threads: 0 is too few; use at least 1"),
+        ("cpu", -1, "threads: -1 is too few; use at least 1"),
+    ],
+)
+def test_a_wrong_device_or_number_of_threads_is_reported_in_one_line(
+    name: str, threads: int | None, message: str
+) -> None:
+    with one_line(f"^{message}$"):
         device.choose(name, threads)
 
 
@@ -728,7 +734,6 @@ def test_models_are_evaluated_in_float32(dataset: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_run_on_the_gpu_is_a_function_of_its_seed(dataset: Path, tmp_path: Path) -> None:
     first = run(dataset, tmp_path / "a", device="cuda")
     assert same(first, run(dataset, tmp_path / "b", device="cuda"))

@@ -103,7 +103,7 @@ while not (Path({here!r}) / "{other}").exists():
         assert list(threads.map(server.run, names)) == [0, 0]
 
 
-def test_the_server_ends_with_the_process_that_started_it(script: Any, tmp_path: Path) -> None:
+def test_the_server_ends_with_the_process_that_started_it(script: Any) -> None:
     program = f"""
 import os, signal, psutil, warm
 warm.Server().run({script("pass")!r})
@@ -143,6 +143,7 @@ def _lives(pid: int) -> bool:
         ({"threads": 2}, False),
         ({"conda_env": "env"}, False),
         ({"container_img": "image"}, False),
+        ({"env_modules": "modules"}, False),
         ({"shadow_dir": "folder"}, False),
     ],
 )

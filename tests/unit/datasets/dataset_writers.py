@@ -38,8 +38,8 @@ def cifar(path: Path, batches: Mapping[str, bytes]) -> Path:
     return path
 
 
-def zipped(path: Path, contents: Mapping[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
+def zipped(path: Path, contents: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
     return path

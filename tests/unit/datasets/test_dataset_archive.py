@@ -37,7 +37,6 @@ def test_path_traversal_is_refused(tmp_path: Path, name: str) -> None:
         out.writestr(info, b"x")
     with pytest.raises(UserError, match="unsafe member"):
         list(archive.members(tmp_path / "a.zip", {"good"}.__contains__))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tar.gz", "a.zip"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])

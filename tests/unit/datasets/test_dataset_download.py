@@ -204,9 +204,11 @@ def test_wrong_content_everywhere(serve: Callable[..., Server], tmp_path: Path) 
     assert names(tmp_path / "data" / "toys") == []
 
 
-def test_wrong_length_is_refused_without_reading_it(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_wrong_length_is_refused_before_reading_it_if_announced(serve: Callable[..., Server], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected 1048576 bytes, found 14, from http"):
-        fetch(source(serve(content=b"<html>no</html>"[:14]).url), tmp_path)
+        fetch(
+            source(serve(content=b"<html>no</html>"[:14]).url), tmp_path, progress=lambda *_: pytest.fail("it is read")
+        )
     with pytest.raises(UserError, match=r"expected 1048576 bytes, found \d+, from http"):
         fetch(source(serve(content=CONTENT * 2, announce=False).url), tmp_path)
     assert names(tmp_path) == []

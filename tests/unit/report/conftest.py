@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from places import CONFIG
 
 from recaps.config.load import Project, load
 from recaps.papers import FOLDER
@@ -18,8 +19,6 @@ from recaps.report import html, scorecard
 from recaps.report.draw import markdown
 from recaps.workflow.layout import Layout
 
-REPOSITORY = Path(__file__).parents[3]
-CONFIG = REPOSITORY / "config"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )

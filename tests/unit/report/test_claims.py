@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from places import CONFIG
 
 from recaps.config.load import Project, load
 from recaps.errors import UserError
@@ -16,7 +17,6 @@ from recaps.report.claims import Bound, Number, Ordering, check_variants, read
 
 pytestmark = pytest.mark.unit
 
-CONFIG = Path(__file__).parents[3] / "config"
 CLAIMS = [claim for name in names() for claim in read(FOLDER / name / "claims.yaml")]
 NUMBER: dict[str, Any] = {
     "id": "sparse/table-1/one",
