@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from recaps import io, npz
 from recaps.config.load import Project, load
@@ -133,6 +135,12 @@ def verdicts(paper: str, table: pd.DataFrame) -> dict[str, str]:
     found: dict[str, str] = scorecard(own, measures, "desk").set_index("id")["verdict"].to_dict()
     assert "not run at this scale" not in found.values()
     return found
+
+
+def canvas(axis: Axes) -> Array:
+    """The only image on an axis; NaN where it has no pixels."""
+    (image,) = axis.get_images()
+    return np.ma.filled(image.get_array(), np.nan)
 
 
 def drawn(results: Results, folder: Path) -> dict[str, pd.DataFrame]:

@@ -39,7 +39,7 @@ class Kind:
 KINDS = (
     *(Kind(fault.__doc__ or "", fault, alone=False) for fault in OF_A_JOB),
     Kind("Preempted, put back into the queue", faults.preempt, "scavenge"),
-    Kind("Preempted, cancelled after five seconds", faults.preempt, "spot"),
+    Kind("Preempted, cancelled after half a minute", faults.preempt, "spot"),
     Kind("Preempted, cancelled at once", faults.preempt, "harsh"),
     *(
         Kind(fault.__doc__ or "", fault)

@@ -165,9 +165,6 @@ class Slurm:
     def cancel(self, job: int) -> None:
         self.run("scancel", str(job))
 
-    def requeue(self, job: int) -> None:
-        self.run("scontrol", "requeue", str(job))
-
     # ---- Faults ------------------------------------------------------------------------------------------------------
 
     def start_controller(self) -> None:

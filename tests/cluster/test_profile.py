@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from clones import copy
 from private_slurm import Slurm
+from trainings import snakemake
 
 #: As `profiles/slurm/site.example.yaml` shows it.
 SITE = """
@@ -22,7 +21,7 @@ set-resources:
   train_variant: {gpu: 1}
   read_model: {gpu: 0, gres: "'gpu:1'"}
 """
-#: How the plugin calls a group of jobs: by the group and its rules.
+#: What slurm-partition-config names: the limits by which the plugin chooses a job's partition.
 PARTITIONS = """
 partitions:
   main: {max_runtime: 480}
@@ -35,21 +34,8 @@ def test_the_profile_and_a_sites_own_file(slurm: Slurm, root: Path, tmp_path: Pa
     for name, text in {"site.yaml": SITE, "partitions.yaml": PARTITIONS}.items():
         (tmp_path / name).write_text(text)
     run = "results/smoke/runs/probabilistic/capsules-even/seed-0"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"),
-            *("--config", "scale=smoke", "device=cpu", "--"),
-            f"{run}/heads.json",
-        ],
-        cwd=clone.folder,
-        env=slurm.environment() | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{slurm.queue()}\n{slurm.tails()}"
+    done = snakemake(slurm, clone, "--", f"{run}/heads.json", timeout=1800)
+    assert done.status == 0, f"{done.output}\n{slurm.queue()}\n{slurm.tails()}"
     jobs = {job["Comment"].partition("_wildcards")[0]: job for job in slurm.jobs()}
     assert jobs.keys() == {"rule_prepare_dataset", "rule_train_variant", "rule_read_model", "rule_evaluate_heads"}
     training, latents, heads = (jobs[name] for name in ("rule_train_variant", "rule_read_model", "rule_evaluate_heads"))
@@ -63,4 +49,4 @@ def test_the_profile_and_a_sites_own_file(slurm: Slurm, root: Path, tmp_path: Pa
     assert (training["MinMemoryNode"], training["TimeLimit"]) == ("16000M", "04:00:00")
     assert training["Requeue"] == "1"
     assert latents["TresPerNode"] == "gres:gpu:1"
-    assert "GPU-hours asked" in done.stdout
+    assert "GPU-hours asked" in done.output

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from clones import Done, copy
+from clones import copy
 from private_slurm import Slurm
+from trainings import snakemake
 
 #: Few jobs at a time: two nodes of eight cores each are pretended on one small machine.
 SITE = """
@@ -31,25 +30,11 @@ set-resources:
 def test_the_whole_workflow(slurm: Slurm, root: Path, tmp_path: Path) -> None:
     clone = copy(root, tmp_path)
     (tmp_path / "site.yaml").write_text(SITE)
-    command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"]
-
-    def snakemake(*more: str) -> Done:
-        done = subprocess.run(
-            [*command, "--config", "scale=smoke", "device=cpu", *more],
-            cwd=clone.folder,
-            env=slurm.environment() | {"PYTHONPATH": str(tmp_path / "src"), "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return Done(done.returncode, done.stdout)
-
-    planned = snakemake("-n").jobs()
-    done = snakemake()
+    planned = snakemake(slurm, clone, "-n").jobs()
+    done = snakemake(slurm, clone)
     assert done.status == 0, f"{done.output[-8000:]}\n{slurm.queue()}\n{slurm.tails()}"
     assert (tmp_path / "results" / "smoke" / "report.html").stat().st_size > 0
-    assert "Nothing to be done" in snakemake().output
+    assert "Nothing to be done" in snakemake(slurm, clone).output
     ran = Counter(line.partition("(Rule: ")[2].rstrip(")") for line in done.output.splitlines() if "(Rule: " in line)
     assert ran == {rule: count for rule, count in planned.items() if rule != "total"}
     assert "recaps: " not in done.output, "no job failed on the way"

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-from clones import Clone, copy
+from clones import Clone, Done, copy
 from private_slurm import NODES, Slurm
 
 PAPER, VARIANT = "probabilistic", "vae"
@@ -45,6 +45,29 @@ if [ -e "$(dirname "$0")/silent" ]; then echo "squeue: error: no answer" >&2; ex
 exec {squeue} "$@"
 """
 
+#: Snakemake on a Slurm, as the site's own file says.
+COMMAND = (sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml")
+
+
+def snakemake(slurm: Slurm, clone: Clone, *arguments: str, timeout: float | None = None) -> Done:
+    """Run the smoke workflow of a copy of this repository on a Slurm, as the copy's `site.yaml` says."""
+    done = subprocess.run(
+        [*COMMAND, "--config", "scale=smoke", "device=cpu", *arguments],
+        cwd=clone.folder,
+        env=environment(slurm, clone.folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout)
+
+
+def environment(slurm: Slurm, folder: Path) -> dict[str, str]:
+    """What Snakemake needs in a copy of this repository."""
+    return slurm.environment() | {"PYTHONPATH": str(folder / "src"), "COLUMNS": "200"}
+
 
 class Trainings:
     """Several seeds of one small model in a copy of this repository.
@@ -63,15 +86,11 @@ class Trainings:
         tools = folder / "tools"
         tools.mkdir()
         self.silence = tools / "silent"
-        environment = slurm.environment()
-        squeue = shutil.which("squeue", path=environment["PATH"])
+        self.environment = environment(slurm, folder)
+        squeue = shutil.which("squeue", path=self.environment["PATH"])
         (tools / "squeue").write_text(SQUEUE.format(squeue=squeue))
         (tools / "squeue").chmod(0o755)
-        self.environment = environment | {
-            "PATH": f"{tools}{os.pathsep}{environment['PATH']}",
-            "PYTHONPATH": str(folder / "src"),
-            "COLUMNS": "200",
-        }
+        self.environment["PATH"] = f"{tools}{os.pathsep}{self.environment['PATH']}"
         self.site()
         done = self.clone.snakemake("--profile", "profiles/smoke", *self._wanted(self.seeds))
         assert done.status == 0, done.output
@@ -93,10 +112,9 @@ class Trainings:
     def start(self, seeds: Sequence[int], training: str = "") -> None:
         """Start Snakemake. `training` is more settings of the training, as YAML."""
         self.wanted = seeds
-        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", "--profile", "site.yaml"]
         with self.output.open("ab") as out:
             self.main = subprocess.Popen(
-                [*command, *self._wanted(seeds, training)],
+                [*COMMAND, *self._wanted(seeds, training)],
                 cwd=self.clone.folder,
                 env=self.environment,
                 stdout=out,

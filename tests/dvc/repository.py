@@ -14,6 +14,16 @@ from clones import SMOKE, Clone, Done
 
 #: The stages of dvc.yaml.
 TARGETS = ("data", "papers", "report")
+#: There is no such folder.
+_NOWHERE = str(Path(__file__).with_name("no-settings"))
+#: Git and DVC read no settings of the user or of the machine, and DVC posts nothing.
+ALONE = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "DVC_GLOBAL_CONFIG_DIR": _NOWHERE,
+    "DVC_SYSTEM_CONFIG_DIR": _NOWHERE,
+    "DVC_NO_ANALYTICS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,9 @@ class Repository(Clone):
 
     def environment(self) -> dict[str, str]:
         bin = str(Path(sys.executable).parent)
-        return os.environ | {
+        return {
+            **os.environ,
+            **ALONE,
             "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(self.folder / "src"),
             "COLUMNS": "200",
@@ -59,7 +71,7 @@ class Repository(Clone):
         self.git("commit", "--quiet", "--message", message)
 
     def clone(self, folder: Path) -> Repository:
-        subprocess.run(["git", "clone", "--quiet", str(self.folder), str(folder)], check=True)
+        self.run("git", "clone", "--quiet", str(self.folder), str(folder))
         return Repository(folder)
 
     def repro(self, *arguments: str, status: int = 0) -> tuple[list[str], str]:

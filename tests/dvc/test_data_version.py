@@ -9,11 +9,14 @@ from pathlib import Path
 import data_version
 import pytest
 import yaml
+from repository import ALONE
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sets with versions in `data.dvc`; the second has not been fetched."""
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     for name in ("mnist", "smallnorb"):
         (tmp_path / "data" / name).mkdir(parents=True)

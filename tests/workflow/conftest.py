@@ -1,4 +1,4 @@
-"""Copies of this repository: one without results, and one with the finished smoke workflow."""
+"""The smoke configuration, and copies of this repository: one without results, and one with the finished workflow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 from clones import SMOKE, Clone, copy
+
+from recaps.config.load import Project, load
+
+
+@pytest.fixture(scope="session")
+def project(root: Path) -> Project:
+    """The configuration at the scale `smoke`."""
+    return load({"scale": "smoke"}, root / "config")
 
 
 @pytest.fixture(scope="session")

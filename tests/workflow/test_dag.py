@@ -15,11 +15,6 @@ from recaps.workflow.checks import TARGETS
 from recaps.workflow.plan import Plan
 
 
-@pytest.fixture(scope="module")
-def project(root: Path) -> Project:
-    return load({"scale": "smoke"}, root / "config")
-
-
 def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:
     papers = project.papers.values()
     variants = [variant for paper in papers for variant in paper.variants.values()]
@@ -79,25 +74,24 @@ def test_half_a_paper_where_a_set_cannot_be_had(clone: Clone, root: Path) -> Non
 @pytest.mark.parametrize(
     ("target", "present", "absent"),
     [
-        ("data", "prepare_dataset", "train_variant"),
-        ("train", "train_variant", "read_model"),
-        ("latents", "read_model", "evaluate_heads"),
-        ("heads", "evaluate_heads", "collect_metrics"),
-        ("tables", "draw_tables_of_sparse", "draw_figures_of_sparse"),
-        ("figures", "draw_figures_of_sparse", "draw_tables_of_sparse"),
-        ("papers", "draw_tables_of_sparse", "score_claims"),
-        ("sparse", "collect_metrics", "score_claims"),
-        ("sparse", "collect_metrics", "time_steps"),
-        ("discriminative", "time_steps", "evaluate_heads"),
-        ("scorecard", "score_claims", "build_report"),
-        ("report", "build_report", "fetch_file"),
+        ("data", "prepare_dataset", {"train_variant"}),
+        ("train", "train_variant", {"read_model"}),
+        ("latents", "read_model", {"evaluate_heads"}),
+        ("heads", "evaluate_heads", {"collect_metrics"}),
+        ("tables", "draw_tables_of_sparse", {"draw_figures_of_sparse"}),
+        ("figures", "draw_figures_of_sparse", {"draw_tables_of_sparse"}),
+        ("papers", "draw_tables_of_sparse", {"score_claims"}),
+        ("sparse", "collect_metrics", {"score_claims", "time_steps"}),
+        ("discriminative", "time_steps", {"evaluate_heads"}),
+        ("scorecard", "score_claims", {"build_report"}),
+        ("report", "build_report", {"fetch_file"}),
     ],
 )
-def test_named_targets(clone: Clone, target: str, present: str, absent: str) -> None:
+def test_named_targets(clone: Clone, target: str, present: str, absent: set[str]) -> None:
     jobs = clone.plan("--config", "scale=smoke", "papers=[sparse, discriminative]", "--", target)
     assert target in jobs
     assert present in jobs
-    assert absent not in jobs
+    assert not absent & jobs.keys()
 
 
 def test_targets_are_listed(clone: Clone) -> None:
@@ -141,23 +135,11 @@ def test_lint(clone: Clone) -> None:
     assert done.status == 0, done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["--config", "sclae=desk"], "recaps: config: unknown key 'sclae' (did you mean 'scale'?)"),
-        (["--config", "scale=dsek"], "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"),
-        (
-            ["--config", "without=[smalnorb]"],
-            "recaps: config: without: there is no data set 'smalnorb' (did you mean 'smallnorb'?)",
-        ),
-        (["--config", "papers=[spars]"], "recaps: config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
-    ],
-)
-def test_mistake_ends_in_one_line(clone: Clone, arguments: list[str], line: str) -> None:
-    done = clone.snakemake("-n", "--cores", "1", *arguments)
+def test_mistake_ends_in_one_line(clone: Clone) -> None:
+    done = clone.snakemake("-n", "--cores", "1", "--config", "without=[smalnorb]")
     assert done.status == 1
     lines = [text for text in done.output.splitlines() if not text.startswith(("Config file", "Using "))]
-    assert lines == [line]
+    assert lines == ["recaps: config: without: there is no data set 'smalnorb' (did you mean 'smallnorb'?)"]
 
 
 def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
@@ -169,7 +151,7 @@ def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
     assert done.output.splitlines()[1:] == [f"recaps: {line}"], "after the names of the profiles"
 
 
-def test_every_line_of_a_profile_has_its_comment(root: Path) -> None:
+def test_every_key_of_a_profile_has_its_comment(root: Path) -> None:
     for file in sorted((root / "profiles").glob("*/config.yaml")):
         lines = file.read_text(encoding="utf-8").splitlines()
         for key in yaml.safe_load("\n".join(lines)):

@@ -15,7 +15,6 @@ from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
-from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.consensus import architecture, figures, metrics, probes, tables
 from recaps.report import draw
@@ -57,6 +56,7 @@ def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     for name in sorted(results.paper.shown_sets):
         arrays.save(_norb() if name.startswith("smallnorb") else _digits(), made_results.datasets(results) / name)
     seconds = {f"mnist-{each}": [k, 2 * k] for each, k in (("em", 1.0), ("similarity", 0.5), ("connectionist", 3.0))}
+    seconds["mnist-em"] = [2.0, 1.0]
     made_results.timed(results, seconds, batch_size=100)
     return measured(results)
 
@@ -224,7 +224,8 @@ def test_shares_are_means_over_images(results: Results) -> None:
     assert not values(table, "azimuth-em", "effective-share-class")
 
 
-def test_time_is_compared_within_each_round(results: Results) -> None:
+def test_times_are_compared_by_their_medians(results: Results) -> None:
+    """EM's second round is the faster one, so that ratios within the rounds are others."""
     table = metrics.metrics(results)
     assert values(table, "mnist-connectionist", "time-ratio") == pytest.approx([3.0])
     assert values(table, "mnist-similarity", "time-ratio") == pytest.approx([0.5])
@@ -482,14 +483,3 @@ def test_an_added_variant_has_its_row_and_its_lines(tmp_path: Path) -> None:
         assert "mnist-em-2" in set(data["variant"])
         assert len({line.get_color() for line in drawing.axes[-1].lines}) == 4
     made_results.drawn(results, tmp_path)
-
-
-# Mistakes
-
-
-def test_a_history_without_test_errors_is_refused(tmp_path: Path, project: Project) -> None:
-    results = make(tmp_path, project, seeds=(0,))
-    (results.run("norb-em") / "history.csv").write_text("step,loss\n10,0.1\n")
-    message = r"no test errors; set training\.evaluate_every of 'norb-em' in consensus/paper\.yaml"
-    with pytest.raises(UserError, match=message):
-        figures.figure_7(results)

@@ -523,11 +523,6 @@ def test_figures_are_left_out_with_all_that_they_show(
     assert set(data) == {"table-1", *(f"figure-{k}" for k in range(1, 8) if k not in missing)}
 
 
-def _canvas(axis: Any) -> Array:
-    (image,) = axis.get_images()
-    return np.ma.filled(image.get_array(), np.nan)
-
-
 def test_figure_1_counts_every_weight_and_shows_real_shapes(results: Results) -> None:
     drawing, data = figures.figure_1(results)
     whole, capsules = ["28x28x1", "20x20x128", "6x6x128"], ["576 capsules of 8", "20 capsules of 16"]
@@ -558,7 +553,7 @@ def test_figure_2_shows_the_first_four_of_each_capsule(results: Results) -> None
     assert titles[0] == "(a) MNIST - sampled from complete domain"
     assert titles[3] == "(d) Fashion-MNIST - sampled from restricted domain"
     shown = results.probe("fashion-experts", "samples")["complete"]
-    canvas = _canvas(drawing.axes[2])
+    canvas = made_results.canvas(drawing.axes[2])
     assert canvas.shape == (4 * 30 - 2, CAPSULES * 30 - 2)
     np.testing.assert_allclose(canvas[30:58, 60:88], shown[1, 2, 0], rtol=1e-6)
     rows = data[(data["variant"] == "fashion-experts") & (data["domain"] == "complete")]
@@ -578,7 +573,7 @@ def test_figure_3_sets_opposites_below_and_counts_all(results: Results) -> None:
     drawing, data = figures.figure_3(results)
     pairs, bars, *_ = drawing.axes
     probe = results.probe("mnist-experts", "samples")
-    canvas = _canvas(pairs)
+    canvas = made_results.canvas(pairs)
     assert canvas.shape == (2 * 30 - 2, CAPSULES * 30 - 2)
     np.testing.assert_allclose(canvas[:28, 30:58], probe["complete"][0, 1, 0], rtol=1e-6)
     np.testing.assert_allclose(canvas[30:, 30:58], probe["opposite"][0, 1, 0], rtol=1e-6)
@@ -592,7 +587,7 @@ def test_more_than_ten_capsules_take_several_rows() -> None:
     figure, axis = plt.subplots()
     pictures = np.random.default_rng(0).random((13, *SHAPE))
     figures._draw_pairs(axis, pictures, 1 - pictures)
-    canvas = _canvas(axis)
+    canvas = made_results.canvas(axis)
     assert canvas.shape == (4 * 30 - 2, 10 * 30 - 2)
     np.testing.assert_allclose(canvas[60:88, 60:88], pictures[12, 0])
     np.testing.assert_allclose(canvas[90:118, 60:88], 1 - pictures[12, 0])
@@ -603,7 +598,7 @@ def test_more_than_ten_capsules_take_several_rows() -> None:
 
 def test_figure_4_has_an_image_of_each_class_and_a_row_for_each_model(results: Results) -> None:
     drawing, data = figures.figure_4(results)
-    assert _canvas(drawing.axes[1]).shape == (5 * 30 - 2, 10 * 30 - 2)
+    assert made_results.canvas(drawing.axes[1]).shape == (5 * 30 - 2, 10 * 30 - 2)
     labels = [label.get_text() for label in drawing.axes[0].get_yticklabels()]
     assert labels == ["test image", "autoencoder", "W and U", "RBM", "VAE"]
     rows = data[data["variant"] == "mnist-experts"].set_index(["row", "label"])["squared_error"]
@@ -621,7 +616,7 @@ def test_figure_5_orders_capsules_by_the_class_that_they_like(results: Results) 
     assert [each[9] for each in classes] == ["9", "Ankle boot"]
     latents = _latents(0)
     expected = latents["lengths"][latents["labels"] == 7].mean(0)
-    canvas = _canvas(drawing.axes[0])
+    canvas = made_results.canvas(drawing.axes[0])
     np.testing.assert_allclose(canvas[7], expected[[2, 0, 3, 1]])
     row = data[(data["variant"] == "mnist-experts") & (data["class"] == 7) & (data["capsule"] == 1)].iloc[0]
     assert (row["mean_length"], row["column"]) == (pytest.approx(expected[1]), 3)
@@ -664,7 +659,7 @@ def test_figure_7_shows_as_many_of_each(results: Results) -> None:
         f"{dataset}-{kind}": 2 * CAPSULES for dataset in ("mnist", "fashion") for kind in ("experts", "rbm", "vae")
     }
     restricted = results.probe("mnist-experts", "samples")["restricted"]
-    np.testing.assert_allclose(_canvas(drawing.axes[0])[:28, 120:148], restricted[1, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(made_results.canvas(drawing.axes[0])[:28, 120:148], restricted[1, 0, 0], rtol=1e-6)
 
 
 def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from recaps.models import build
 from recaps.papers.probabilistic import template_mixture as mixtures
 from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
-from recaps.papers.probabilistic.scae import SCAE, Attention, Parts, entropies, pose, vote_mixture
+from recaps.papers.probabilistic.scae import SCAE, Attention, Capsules, Parts, entropies, pose, vote_mixture
 from recaps.papers.probabilistic.template_mixture import template_mixture
 
 pytestmark = pytest.mark.unit
@@ -250,9 +250,12 @@ def test_poses_count_as_much_as_parts_are_present() -> None:
 
 def test_prior_presence_is_the_objects_times_its_surest_parts() -> None:
     net, images = model(), some(3)["images"]
+    seen: list[Capsules] = []
+    net.object_decoder.register_forward_hook(lambda layer, inputs, capsules: seen.append(capsules))
     found = net.objects(net.parts(images, noise=None), noise=None)
     assert found.presence.shape == found.mass.shape == (3, 4)
-    assert ((found.presence > 0) & (found.presence < 1)).all()
+    expected = seen[0].object_logits.sigmoid() * seen[0].part_logits.sigmoid().amax(2)
+    torch.testing.assert_close(found.presence, expected)
     with torch.no_grad():
         net.object_decoder.bias[:, 6] = -1e4  # of the objects' own presences, behind six numbers of a pose
     assert not net.objects(net.parts(images, noise=None), noise=None).presence.any()

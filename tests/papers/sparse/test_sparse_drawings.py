@@ -123,7 +123,8 @@ def test_everything_is_drawn_with_its_data(results: Results, tmp_path: Path) -> 
 def test_figure_3_names_a_model_once_and_draws_it_alike_in_both_panels(tmp_path: Path) -> None:
     only_at_28 = config()
     del only_at_28.papers["sparse"].variants["supcaps"]
-    drawing, _ = figures.figure_3(make(tmp_path, only_at_28, seeds=(0,)))
+    results = make(tmp_path, only_at_28, seeds=(0,))
+    drawing, _ = figures.figure_3(results)
     legend = drawing.axes[0].get_legend()
     titles = [each.get_text() for each in legend.get_texts()]
     assert sorted(titles) == [
@@ -135,13 +136,16 @@ def test_figure_3_names_a_model_once_and_draws_it_alike_in_both_panels(tmp_path:
         "Unmasked SPARSECAPS",
         "Unmasked SPARSECAPS, short queue",
     ]
-    left, right = (
-        {line.get_color(): (line.get_linestyle(), line.get_marker()) for line in axis.get_lines()}
-        for axis in drawing.axes
-    )
-    assert len(left) == 6
-    assert len(right) == 3
-    assert all(left[colour] == right[colour] for colour in left.keys() & right.keys())
+    assert [len(axis.get_lines()) for axis in drawing.axes] == [6, 3]
+    routing = [each for each in results.paper.variants.values() if metrics.routes(each)]
+    looks: dict[str, set[tuple[Any, ...]]] = {}
+    for axis, dataset in zip(drawing.axes, ("mnist-40/test", "mnist/test"), strict=True):
+        models = [each.title.removesuffix(" (28x28)") for each in routing if dataset in each.latents]
+        for model, line in zip(models, axis.get_lines(), strict=True):
+            looks.setdefault(model, set()).add((line.get_color(), line.get_linestyle(), line.get_marker()))
+    assert looks.keys() == set(titles)
+    assert all(len(each) == 1 for each in looks.values())
+    assert len(set.union(*looks.values())) == 7
 
 
 def test_an_added_variant_has_its_rows_and_its_lines(tmp_path: Path) -> None:
