@@ -20,7 +20,6 @@ from recaps.datasets import catalogue
 from recaps.datasets.own import number_of_classes
 from recaps.errors import UserError, nearest
 from recaps.io import short
-from recaps.nn.routing import registry
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -326,10 +325,7 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] == "union_tag_invalid":
         tags = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
         kind = "family" if "family" in first["ctx"]["discriminator"] else path[-1]
-        tag = first["ctx"]["tag"]
-        if kind == "routing" and any(tag in registry.algorithms(each) for each in registry.INTERFACES):
-            return f"{key}: '{tag}' routes other capsules than those of this family (valid: {', '.join(sorted(tags))})"
-        return f"{key}: there is no {kind} '{tag}'{nearest(tag, tags)}"
+        return f"{key}: there is no {kind} '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], tags)}"
     if first["type"] == "union_tag_not_found":
         return f"{key}: {first['ctx']['discriminator']} is missing"
     if path[-1:] == ["[key]"]:

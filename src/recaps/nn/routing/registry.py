@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from collections.abc import Mapping
 from functools import cache, reduce
 from operator import or_
 from pathlib import Path
@@ -36,7 +37,17 @@ def settings(interface: str) -> Any:
     """
     either: Any = reduce(or_, algorithms(interface).values())
     any_of: Any = Annotated[either, Field(discriminator="name")]
-    return Annotated[any_of, BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
+    return Annotated[any_of, BeforeValidator(lambda value: _chosen(value, interface))]
+
+
+def _chosen(value: Any, interface: str) -> Any:
+    """Return settings, where a string stands for a name; refuse an algorithm of another interface."""
+    chosen = {"name": value} if isinstance(value, str) else value
+    name = chosen.get("name") if isinstance(chosen, Mapping) else None
+    own = algorithms(interface)
+    if isinstance(name, str) and name not in own and any(name in algorithms(other) for other in INTERFACES):
+        raise ValueError(f"'{name}' routes other capsules than those of this family (valid: {', '.join(own)})")
+    return chosen
 
 
 def module(chosen: Any) -> str:
