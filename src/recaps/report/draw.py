@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from PIL import Image
 
 from recaps import io
 from recaps.errors import UserError, nearest
@@ -115,6 +116,15 @@ def save(drawing: Figure, file: Path) -> None:
     metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
     with io.atomic(file) as temporary:
         drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
+        if file.suffix == ".png":
+            _drop_transparency(temporary)
+
+
+def _drop_transparency(file: Path) -> None:
+    """Write a picture again without transparency, which no drawing has and an eighth of the file is for."""
+    with Image.open(file) as picture:
+        opaque = picture.convert("RGB")
+    opaque.save(file, format="png", compress_level=9)
 
 
 def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
