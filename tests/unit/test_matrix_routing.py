@@ -14,6 +14,7 @@ import torch
 from reference import random
 from torch import Tensor, nn
 
+from recaps.errors import UserError
 from recaps.nn import kernels
 from recaps.nn.fields import Fields, convolutional, everything
 from recaps.nn.kernels import LANES
@@ -348,6 +349,19 @@ def test_the_compiled_version_runs_for_up_to_16_types_of_output_capsules(
     assert len(calls) == (outputs <= LANES)
     for mine, plain in zip(found, expected, strict=True):
         assert_near(mine, plain)
+
+
+@pytest.mark.parametrize("name", ["poses", "activations", "coupling"])
+def test_a_routing_that_returns_another_shape_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    route, fields = routing("em", 3), FIELDS[0]
+    given = inputs(fields, 3)
+    assert route.routed(*given, fields)
+    forward = route.forward
+    monkeypatch.setattr(
+        route, "forward", lambda *given: (made := forward(*given))._replace(**{name: getattr(made, name)[:, :1]})
+    )
+    with pytest.raises(UserError, match=rf"EMRouting returns {name} of shape \[2, 1, .* instead of \[2, "):
+        route.routed(*given, fields)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
