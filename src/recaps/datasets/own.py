@@ -164,7 +164,7 @@ def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_n
         if wrong.any():
             place = int(np.flatnonzero(wrong.reshape(len(images), -1).any(1))[0])
             value = images[place][wrong[place]][0]
-            mend = "divide by the largest value"
+            mend = "scale the images, or store uint8"
             raise UserError(f"{path}: {images_name}[{place}] has a value {value:g}, which is not from 0 to 1; {mend}")
         images = np.rint(255 * images).astype(np.uint8)
     if labels.dtype.kind not in "iu":
