@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
-MOST_POINTS, FEW_POINTS = 200, 30
+MOST_POINTS, FEW_POINTS = 200, 20
 #: The part of a paper's README that the page shows.
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
@@ -69,6 +69,7 @@ class Section:
     left_out: str
     not_judged: str
     runs: Sequence[Run]
+    variants: Sequence[Mapping[str, Any]]
     curves: Sequence[tuple[str, Markup]]
     timings: Mapping[str, Mapping[str, Any]]
     readings: Markup
@@ -153,10 +154,33 @@ def _section(
         left_out=str(project.left_out[name]) if name in project.left_out else "",
         not_judged=scorecard.not_judged(own) if (own := project.own_data(name)) else "",
         runs=[run for of_variant in runs.values() for run in of_variant],
+        variants=[_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(files, name, paper),
         readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup(""),
     )
+
+
+def _variant(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """The row of a variant in the table of runs: its seeds, and the range of each number over them."""
+    records = [run.record for run in runs]
+    sets = (f"{data['name']}/{data['split']}" for data in (record.get("dataset") for record in records) if data)
+    return {
+        "name": name,
+        "seeds": [(run.record["seed"], run.folder) for run in runs],
+        "sets": _several(sets),
+        "steps": _range(records, "steps", count),
+        "time": _range(records, "wall_seconds", duration),
+        "speed": _range(records, "images_per_second", count),
+        "memory": _range(records, "peak_memory_bytes", size),
+        "device": _several(str(record["device"]) for record in records if record.get("device")),
+    }
+
+
+def _range(records: Sequence[Record], key: str, text: Callable[[float], str]) -> str:
+    """The smallest and the largest value, as `3 min to 5 min`; one of them if both read the same."""
+    values = [record[key] for record in records if isinstance(record.get(key), int | float)]
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values))))) if values else ""
 
 
 def _claim(row: pd.Series) -> dict[str, Any]:
@@ -194,7 +218,7 @@ def _signed(row: pd.Series) -> str:
 
 
 def _curves(variant: str, runs: Sequence[Run]) -> Markup:
-    histories = [run.history for run in runs if run.history]
+    histories = [run.history for run in runs if len(run.history) > 1]
     return charts.curves(histories, f"training loss of {variant}, {len(histories)} seeds")
 
 

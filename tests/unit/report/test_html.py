@@ -84,6 +84,20 @@ def test_the_page_is_whole(tree: Callable[..., Any]) -> None:
         assert fact in text
 
 
+def test_the_seeds_of_a_variant_share_a_row(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0, 1))
+    record = results.files.run("sparse", "dense", 1) / "record.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "wall_seconds": 7200.0, "device": "another"}))
+    (row,) = re.findall(r"<tr><td>dense</td>.*?</tr>", results.build(linked=True), re.DOTALL)
+    cells = [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+    assert cells[1] == "0, 1"
+    assert cells[4] == "27 min to 2 h 00 min"
+    assert cells[5] == "512"
+    assert cells[7] == "cpu (2 cores), another"
+    for seed in (0, 1):
+        assert f'href="runs/sparse/dense/seed-{seed}/record.json"' in row
+
+
 def test_it_loads_nothing(tree: Callable[..., Any]) -> None:
     page = Page(text := tree().build())
     assert page.loads
