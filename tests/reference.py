@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     """Normally distributed numbers in float64, with a gradient, to compare the two on."""
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
 def squash(vector: Tensor) -> Tensor:

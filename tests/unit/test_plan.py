@@ -297,6 +297,24 @@ def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("def figure_3(", "def figure_33(", r"no function figure_3 to draw 'figure-3' \(did you mean 'figure_33'\?\)"),
+        ("def figure_3(", "def figure_3)", r"line \d+: "),
+    ],
+)
+def test_a_figure_without_a_function_is_refused_in_one_line(
+    plan: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, message: str
+) -> None:
+    shutil.copytree(root / "src/recaps/papers/sparse", tmp_path / "sparse")
+    file = tmp_path / "sparse/figures.py"
+    file.write_text(file.read_text().replace(before, after))
+    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
+    with one_line(rf"sparse/figures.py: {message}"):
+        plan(papers=["sparse"])
+
+
+@pytest.mark.parametrize(
     ("variant", "message"),
     [
         ("dnse", r"claims: sparse/table-1/a: there is no variant 'dnse' \(did you mean 'dense'\?\)"),

@@ -568,18 +568,23 @@ def test_what_a_killed_trainer_left_half_written_is_removed(dataset: Path, tmp_p
 
 
 def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
     before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
 
+    write = Path.write_bytes
+
     def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if checkpoint.FILE in path.name or path.suffix == ".safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
         with pytest.raises(TryAgain, match="the disk is full; free some space and run again"):
             run(dataset, tmp_path, checkpoint_seconds=0)
+    assert "no checkpoint of step" in capsys.readouterr().err
     assert os.listdir(tmp_path / "ckpt") == [checkpoint.FILE]
     assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
     assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from recaps import io
-from recaps.errors import UserError, nearest
 from recaps.report.results import Results
 from recaps.workflow.layout import FIGURE_FORMATS
 
@@ -129,9 +127,7 @@ def _drop_transparency(file: Path) -> None:
 
 def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
     """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
-    module = importlib.import_module(f"recaps.papers.{paper}.{kind}")
-    function: Callable[[Results], Any] | None = getattr(module, name.replace("-", "_"), None)
-    if function is None:
-        known = [each.replace("_", "-") for each in vars(module) if re.fullmatch(r"(table|figure)_\d+", each)]
-        raise UserError(f"{module.__file__}: no function {name.replace('-', '_')} for '{name}'{nearest(name, known)}")
+    function: Callable[[Results], Any] = getattr(
+        importlib.import_module(f"recaps.papers.{paper}.{kind}"), name.replace("-", "_")
+    )
     return function

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from recaps.config.load import Project, variants_at_any_scale
 from recaps.datasets import catalogue, own
-from recaps.errors import UserError
+from recaps.errors import UserError, nearest
 from recaps.io import short
 from recaps.papers import FOLDER
 from recaps.report.claims import Claim, check_variants, read
@@ -46,7 +47,7 @@ def _folders(project: Project) -> None:
 
 
 def _papers(project: Project) -> None:
-    """Refuse a paper with the name of a target, or without a file that its configuration needs."""
+    """Refuse a paper with the name of a target, or without a file or function that its configuration needs."""
     for name, paper in project.papers.items():
         if name in TARGETS:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
@@ -56,6 +57,24 @@ def _papers(project: Project) -> None:
         for file, is_needed in needed.items():
             if is_needed and not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
+        for file, outputs in (("tables.py", paper.tables), ("figures.py", paper.figures)):
+            if outputs:
+                _drawn(own_file(name, file), outputs)
+
+
+def _drawn(file: Path, outputs: Iterable[str]) -> None:
+    """Refuse a table or figure that no function draws. The file is only read: importing it takes seconds."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError as error:
+        raise UserError(f"{file}: line {error.lineno}: {error.msg}") from error
+    known = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    known |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for name in outputs:
+        function = name.replace("-", "_")
+        if function not in known:
+            public = [each for each in known if not each.startswith("_")]
+            raise UserError(f"{file}: no function {function} to draw '{name}'{nearest(function, public)}")
 
 
 def _claims(project: Project) -> None:

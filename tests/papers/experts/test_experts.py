@@ -36,10 +36,6 @@ from recaps.papers.experts.options import ExpertsOptions
 pytestmark = pytest.mark.unit
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-
-
 def test_unsquash_survives_zero_and_one() -> None:
     x = torch.tensor([[0.0, 0.0], [0.6, 0.8], [3.0, 4.0]], requires_grad=True)
     z = unsquash(x)
@@ -57,7 +53,7 @@ def test_unsquash_survives_zero_and_one() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
 def test_cosine_routing_matches_the_loops_in_value_and_gradient(iterations: int) -> None:
-    votes, direction = random(2, 5, 3, 4), random(2, 3, 4, seed=1)
+    votes, direction = reference.random(2, 5, 3, 4), reference.random(2, 3, 4, seed=1)
     fast, coupling = cosine_routing(votes, iterations)
     slow, expected = reference.cosine_routing(votes, iterations)
     torch.testing.assert_close(fast, slow)
@@ -68,13 +64,13 @@ def test_cosine_routing_matches_the_loops_in_value_and_gradient(iterations: int)
 
 
 def test_every_output_divides_one_unit_among_its_inputs() -> None:
-    coupling = cosine_coupling(random(2, 6, 4, 3), 3)
+    coupling = cosine_coupling(reference.random(2, 6, 4, 3), 3)
     torch.testing.assert_close(coupling.sum(1), torch.ones(2, 4, dtype=torch.float64))
     assert coupling.std() > 0.01
 
 
 def test_coupling_does_not_depend_on_the_length_of_a_vote_but_through_the_sum() -> None:
-    votes = random(2, 6, 4, 3)
+    votes = reference.random(2, 6, 4, 3)
     torch.testing.assert_close(cosine_coupling(votes), cosine_coupling(1000 * votes))
 
 
@@ -97,7 +93,7 @@ def test_votes_of_zero_agree_with_nothing() -> None:
 
 def network(images: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """Squashed capsules [B, 5, 3], the coupling and weight to four capsules of four dimensions."""
-    weight, capsules = random(5, 3, 4, 4), squash(random(images, 5, 3, seed=1)).detach()
+    weight, capsules = reference.random(5, 3, 4, 4), squash(reference.random(images, 5, 3, seed=1)).detach()
     coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, weight))
     return capsules, coupling, weight
 
@@ -167,8 +163,8 @@ def test_the_update_is_the_difference_of_two_gradients() -> None:
 @pytest.mark.parametrize("shape", [(5, 3, 4, 6), (5, 6, 4, 3), (4, 4, 4, 4)])
 def test_mixing_is_a_weighted_sum_of_votes_either_way(shape: tuple[int, int, int, int]) -> None:
     """Whichever side's capsules are longer."""
-    weight, (i, d, j, e) = random(*shape), shape
-    capsules, outputs, coupling = random(2, i, d, seed=1), random(2, j, e, seed=2), random(2, i, j, seed=3)
+    weight, (i, d, j, e) = reference.random(*shape), shape
+    capsules, outputs, coupling = reference.random(2, i, d, seed=1), reference.random(2, j, e, seed=2), reference.random(2, i, j, seed=3)
     expected = torch.einsum("bij,bid,idje->bje", coupling, capsules, weight)
     torch.testing.assert_close(mixed(capsules, coupling, weight), expected)
     back = torch.einsum("bij,bje,idje->bid", coupling, outputs, weight)
@@ -186,8 +182,8 @@ def test_the_encoders_update_matches_algorithm_1() -> None:
 
 
 def test_the_decoders_update_matches_its_rule() -> None:
-    capsules, targets = squash(random(3, 4, 6)).detach(), random(3, 5, 3, seed=1).detach()
-    weight = random(4, 6, 5, 3, seed=2).detach()
+    capsules, targets = squash(reference.random(3, 4, 6)).detach(), reference.random(3, 5, 3, seed=1).detach()
+    weight = reference.random(4, 6, 5, 3, seed=2).detach()
     coupling = cosine_coupling(torch.einsum("bjd,jdie->bjie", capsules, weight))
     torch.testing.assert_close(coupling.sum(1), torch.ones(3, 5, dtype=torch.float64))
     update = decoder_update(capsules, coupling, weight, targets)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reference
 import resuming
 import torch
 from torch import Tensor
@@ -59,10 +60,6 @@ def some(n: int, shape: tuple[int, int, int] = SHAPE) -> dict[str, Tensor]:
     return {"images": images, "labels": torch.randint(10, (n,), generator=generator)}
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
-
-
 # The picture's likelihood
 
 
@@ -91,12 +88,12 @@ def mixture_by_loops(
 
 def mixture_arguments(batch: int, parts: int, channels: int) -> tuple[Tensor, ...]:
     return (
-        random(batch, channels, 3, 4).detach(),
-        random(batch, parts, channels + 1, 3, 4, seed=1),
-        random(batch, parts, channels, seed=2),
-        logsigmoid(random(batch, parts, seed=3)),
-        random(seed=4),
-        random(seed=5),
+        reference.random(batch, channels, 3, 4).detach(),
+        reference.random(batch, parts, channels + 1, 3, 4, seed=1),
+        reference.random(batch, parts, channels, seed=2),
+        logsigmoid(reference.random(batch, parts, seed=3)),
+        reference.random(seed=4),
+        reference.random(seed=5),
     )
 
 
@@ -158,7 +155,7 @@ def test_the_pictures_are_the_templates_in_colour_where_the_poses_put_them() -> 
 
 
 def test_a_pose_is_a_shear_of_scales_of_a_rotation() -> None:
-    raw = random(50, 6)
+    raw = reference.random(50, 6)
     made = pose(*raw.unbind(1))
     for numbers, matrix in zip(raw, made, strict=True):
         scales = numbers[:2].sigmoid() + 0.01
@@ -172,8 +169,8 @@ def test_a_pose_is_a_shear_of_scales_of_a_rotation() -> None:
 
 
 def test_the_mixture_of_votes_matches_the_loops() -> None:
-    poses, votes = random(2, 3, 2, 3), random(2, 4, 3, 2, 3, seed=1)
-    scales, log_presence = random(2, 4, 3, seed=2).exp(), logsigmoid(random(2, 4, 3, seed=3))
+    poses, votes = reference.random(2, 3, 2, 3), reference.random(2, 4, 3, 2, 3, seed=1)
+    scales, log_presence = reference.random(2, 4, 3, seed=2).exp(), logsigmoid(reference.random(2, 4, 3, seed=3))
     densities, posterior = vote_mixture(poses, votes, scales, log_presence)
     for b in range(2):
         for j in range(3):
