@@ -164,7 +164,11 @@ def test_the_update_is_the_difference_of_two_gradients() -> None:
 def test_mixing_is_a_weighted_sum_of_votes_either_way(shape: tuple[int, int, int, int]) -> None:
     """Whichever side's capsules are longer."""
     weight, (i, d, j, e) = reference.random(*shape), shape
-    capsules, outputs, coupling = reference.random(2, i, d, seed=1), reference.random(2, j, e, seed=2), reference.random(2, i, j, seed=3)
+    capsules, outputs, coupling = (
+        reference.random(2, i, d, seed=1),
+        reference.random(2, j, e, seed=2),
+        reference.random(2, i, j, seed=3),
+    )
     expected = torch.einsum("bij,bid,idje->bje", coupling, capsules, weight)
     torch.testing.assert_close(mixed(capsules, coupling, weight), expected)
     back = torch.einsum("bij,bje,idje->bid", coupling, outputs, weight)
