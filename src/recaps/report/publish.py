@@ -52,7 +52,7 @@ from recaps.workflow.layout import METRICS_FILES, Layout
 #: Bytes: a larger data file of a figure is left out.
 MOST_DATA = 200_000
 #: Rows kept of a run's history, besides those with a test error.
-MOST_ROWS = 200
+MOST_ROWS = 100
 #: Bytes of the whole record of a scale.
 MOST_BYTES = 10_000_000
 
