@@ -64,7 +64,7 @@ def accuracy(results: Results, variant: str, head: str, protocol: str, seed: int
     place = list(results.paper.variants).index(variant)
     kind = {"argmax": 2, "svm": 1, "linear": 0}[results.paper.heads[head].kind]
     test = list(results.paper.protocols).index(protocol)
-    return 92 - place - 1.5 * test + kind + (1 + place / 10) * seed * (variant != "pixels")
+    return 92 - place - 1.5 * test + kind + (0.5 + place / 20) * seed * (variant != "pixels")
 
 
 def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> None:
@@ -208,7 +208,7 @@ def test_differences_are_welchs_corrected_by_holms_method(results: Results) -> N
     for place, k in enumerate(order):
         largest = max(largest, min(1.0, (len(found) - place) * found[k].pvalue))
         corrected[k] = largest
-    assert min(corrected.values()) < 1
+    assert len({*corrected.values()}) >= 3  # at least two small enough not to be 1
     for k, cell in enumerate(cells):
         gap, half, p = re.fullmatch(r"([+-][\d.]+) ± ([\d.]+), p (= [\d.]+|< 0\.001)", cell).groups()  # type: ignore[union-attr]
         low, high = found[k].confidence_interval(0.95)
