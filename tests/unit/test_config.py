@@ -247,6 +247,11 @@ def test_impossible_numbers(config: Path, settings: dict[str, Any], message: str
         load(in_dense(**settings), config)
 
 
+def test_a_folder_without_scales_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"scales: no files of scales; run the command in the project's folder"):
+        load({"scale": "desk"}, tmp_path)
+
+
 def test_every_scale_is_valid(config: Path) -> None:
     for file in (config / "scales").glob("*.yaml"):
         assert load({"scale": file.stem}, config).config.scale == file.stem

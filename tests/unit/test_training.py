@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -482,6 +483,21 @@ def test_each_round_times_all_variants_in_an_order_of_its_own(
     assert all(sorted(each) == [8, 9, 10, 11] for each in rounds)
     assert len({*map(tuple, rounds)}) > 1
     assert {n[0] for _, n in made} == {2 + 5 * 3}, "two steps to warm up, then three in each round"
+
+
+def test_a_timing_on_a_busy_machine_warns(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {
+        "model": {"family": "supcaps", "conv_channels": 8, "primary_types": 2, "decoder": None},
+        "training": {"steps": 10, "batch_size": 4},
+    }
+    out = tmp_path / "steps.json"
+    for slowest, expected in ((1.9, ""), (2.5, f"a: a step takes 1 s in one round and 2.5 s in another.*{out}")):
+        taken = iter([1.0, 7.0, slowest, 7.0])
+        monkeypatch.setattr(timing, "_timed", lambda step, n, device, taken=taken: next(taken))
+        time_variants({"a": settings}, {"a": dataset}, out, rounds=2, steps=1, device="cpu")
+        assert re.match(expected or "$", capsys.readouterr().err)
 
 
 def test_the_time_of_a_step_is_the_mean_of_all_kinds_of_steps(

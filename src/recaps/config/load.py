@@ -136,6 +136,8 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
     """
     config = check(Config, values, "config")
     scales = _names(folder / "scales")
+    if not scales:
+        raise UserError(f"{folder / 'scales'}: no files of scales; run the command in the project's folder")
     if config.scale not in scales:
         raise UserError(f"config: scale: there is no scale '{config.scale}'{nearest(config.scale, scales)}")
     known = found.names(papers)

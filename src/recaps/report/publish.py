@@ -15,7 +15,6 @@ then names it too.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import shutil
 import sys
@@ -24,6 +23,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from recaps.command import command
 from recaps.config.load import Project, load
@@ -226,29 +228,27 @@ def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
 
 
 def _copy(results: Path, building: Path, path: Path) -> bool:
-    """Copy one file; thin a history. Return False for a data file that is too large, which is left out."""
+    """Copy one file; thin and round a history. Return False for a data file that is too large, which is left out."""
     source, target = results / path, building / path
     is_data = path.suffix == ".csv" and path.name not in (METRICS_FILES[0], "history.csv")
     if is_data and source.stat().st_size > MOST_DATA:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.name == "history.csv":
-        header, *rows = source.read_text(encoding="utf-8").splitlines()
-        kept = [header, *(rows[place] for place in _kept_rows([header, *rows]))]
-        target.write_text("\n".join(kept) + "\n", encoding="utf-8")
+        history = pd.read_csv(source)
+        history.iloc[_kept_rows(history)].to_csv(target, index=False, float_format="%.6g")
     else:
         shutil.copyfile(source, target)
     return True
 
 
-def _kept_rows(lines: Sequence[str]) -> list[int]:
+def _kept_rows(history: pd.DataFrame) -> list[int]:
     """Positions of the rows of a history to keep: all that have a test error, and some of the others, evenly spread.
 
     A history that has been thinned stays as it is.
     """
-    rows = list(csv.DictReader(lines))
-    tested = [place for place, row in enumerate(rows) if row.get("test_error")]
-    others = [place for place, row in enumerate(rows) if not row.get("test_error")]
+    has_test = history["test_error"].notna() if "test_error" in history else np.zeros(len(history), dtype=bool)
+    tested, others = (np.flatnonzero(each).tolist() for each in (has_test, ~has_test))
     return sorted([*tested, *thin(others, MOST_ROWS)])
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from recaps.training.batches import Batches, view_shape
 from recaps.training.images import Images, images_of
 from recaps.training.randomness import generator
 from recaps.training.run import fresh_model
+
+#: A timing warns if the slowest round of a variant takes more than this many times as long as the fastest.
+UNEVEN = 2
 
 
 def time_variants(
@@ -87,6 +91,7 @@ def time_variants(
                 own.append(_timed(step, steps, where) / steps)
                 seconds[name][-1] += (stop - start) * own[-1] / trainings[name].steps
             inference[name].append(_timed(readers[name], steps, where) / steps)
+    _warn_of_load(seconds, out)
     io.write_json(
         out,
         {
@@ -109,6 +114,16 @@ def time_variants(
             **provenance.describe(project),
         },
     )
+
+
+def _warn_of_load(seconds: Mapping[str, Sequence[float]], out: Path) -> None:
+    for name, rounds in seconds.items():
+        if max(rounds) > UNEVEN * min(rounds):
+            print(
+                f"{name}: a step takes {min(rounds):.3g} s in one round and {max(rounds):.3g} s in another, so the"
+                f" machine is busy; when it is idle, delete {out} and run again",
+                file=sys.stderr,
+            )
 
 
 def count_operations(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:

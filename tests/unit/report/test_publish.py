@@ -127,6 +127,15 @@ def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
     assert pd.read_csv(published(results) / file.relative_to(results.root)).equals(kept), "thinned twice"
 
 
+def test_a_history_has_six_digits(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    file = results.run("dense", 0) / "history.csv"
+    file.write_text("step,loss,test_error\n12345678,0.123456789012345,\n12345679,1e-09,2.5\n")
+    assert run_publish(results) == 0
+    kept = (published(results) / file.relative_to(results.root)).read_text()
+    assert kept == "step,loss,test_error\n12345678,0.123457,\n12345679,1e-09,2.5\n"
+
+
 def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
