@@ -11,7 +11,7 @@ from reference import random
 from torch import Tensor
 
 from recaps.errors import UserError
-from recaps.nn import convolution, fourier, kernels, layers, precision
+from recaps.nn import convolution, kernels, layers, precision, winograd
 from recaps.nn.layers import Votes
 from recaps.nn.losses import correct, margin_loss
 from recaps.nn.routing import dynamic
@@ -210,19 +210,21 @@ def test_convolution_matches_pytorchs_in_value_and_gradient(
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "kernel", "stride"), [(20, 20, 9, 2), (19, 14, 9, 2), (13, 13, 5, 1), (12, 17, 4, 3)]
+    ("height", "width", "kernel", "stride"),
+    [(20, 20, 9, 2), (19, 14, 9, 2), (32, 21, 9, 2), (13, 13, 5, 1), (12, 17, 4, 3)],
 )
-def test_products_of_spectra_are_convolutions(height: int, width: int, kernel: int, stride: int) -> None:
+def test_products_of_tiles_are_convolutions(height: int, width: int, kernel: int, stride: int) -> None:
     with torch.inference_mode():  # first in a test of the network
-        fourier.convolve(torch.ones(1, 2, height, width), torch.ones(2, 2, kernel, kernel), stride)
+        winograd.convolve(torch.ones(1, 2, height, width), torch.ones(2, 2, kernel, kernel), stride)
     images, weight = random(2, 3, height, width), random(4, 3, kernel, kernel, seed=1)
     slow = torch.nn.functional.conv2d(images, weight, stride=stride)
     direction = random(*slow.shape, seed=2).detach()
-    fast = fourier.convolve(images.float(), weight.float(), stride)
-    made = torch.autograd.grad(fast, (images, weight), direction.float())
     wanted = torch.autograd.grad(slow, (images, weight), direction)
-    for ours, theirs in zip((fast, *made), (slow, *wanted), strict=True):
-        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-6 * float(theirs.detach().abs().max()))
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 2e-4)):
+        fast = winograd.convolve(images.to(dtype), weight.to(dtype), stride)
+        made = torch.autograd.grad(fast, (images, weight), direction.to(dtype))
+        for ours, theirs in zip((fast, *made), (slow, *wanted), strict=True):
+            assert (ours.double() - theirs).square().mean().sqrt() <= error * theirs.square().mean().sqrt()
 
 
 @pytest.mark.parametrize(
@@ -231,16 +233,16 @@ def test_products_of_spectra_are_convolutions(height: int, width: int, kernel: i
         (32, 20, torch.float32, True),
         (32, 20, torch.bfloat16, False),
         (32, 20, torch.float64, False),
-        (32, 12, torch.float32, False),
+        (32, 10, torch.float32, False),
         (2, 20, torch.float32, False),
     ],
 )
-def test_spectra_are_used_where_they_pay(
+def test_tiles_are_used_where_they_pay(
     channels: int, side: int, dtype: torch.dtype, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[int] = []
-    plain = fourier.convolve
-    monkeypatch.setattr(fourier, "convolve", lambda *given: called.append(1) or plain(*given))
+    plain = winograd.convolve
+    monkeypatch.setattr(winograd, "convolve", lambda *given: called.append(1) or plain(*given))
     images, weight = (random(*shape).detach().to(dtype) for shape in ((1, channels, side, side), (16, channels, 9, 9)))
     made = convolution.convolve(images, weight, 2)
     assert (bool(called), made.dtype) == (used, dtype)

@@ -10,11 +10,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 from torch.nn.grad import conv2d_input
 
-from recaps.nn import fourier, kernels
+from recaps.nn import kernels, winograd
 
 #: Largest number of values of unfolded input in memory: 100 MB in bfloat16.
 CHUNK = 50_000_000
-#: Products of spectra pay from this many channels on, and if they need at most half the multiplications.
+#: Products of tiles pay from this many channels on, and if they need at most half the multiplications.
 CHANNELS = 16
 
 
@@ -28,14 +28,15 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
 
     Returns:
         [B, O, h, w] with h = (H - k) // stride + 1. Under autocast the result has autocast's precision. Devices other
-        than CPUs use `conv2d`. In float32, CPUs multiply spectra (`recaps.nn.fourier`) where that is faster.
+        than CPUs use `conv2d`. In float32, CPUs multiply transformed tiles (`recaps.nn.winograd`) where that is faster;
+        rounding errors are then up to 5e-5 of the result instead of 5e-7.
     """
     kind = images.device.type
     if kind != "cpu":
         return conv2d(images, weight, stride=stride)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
-    if kernels.enabled() and _spectra_pay(images, weight, stride, dtype):
-        return fourier.convolve(images, weight, stride)
+    if kernels.enabled() and _tiles_pay(images, weight, stride, dtype):
+        return winograd.convolve(images, weight, stride)
     result: Tensor = _Convolution.apply(images.to(dtype), weight.to(dtype), stride)
     return result
 
@@ -48,10 +49,10 @@ class Convolution(nn.Conv2d):
         return maps if self.bias is None else maps + self.bias.to(maps.dtype)[:, None, None]
 
 
-def _spectra_pay(images: Tensor, weight: Tensor, stride: int, dtype: torch.dtype) -> bool:
+def _tiles_pay(images: Tensor, weight: Tensor, stride: int, dtype: torch.dtype) -> bool:
     """Where products in bfloat16 are the default, the processor has a unit for them, six times as fast."""
-    by_spectra, direct = fourier.multiplications(images.shape[2:], weight.shape[2], stride)
-    return dtype == torch.float32 and min(weight.shape[:2]) >= CHANNELS and 2 * by_spectra <= direct
+    by_tiles, direct = winograd.multiplications(images.shape[2:], weight.shape[2], stride)
+    return dtype == torch.float32 and min(weight.shape[:2]) >= CHANNELS and 2 * by_tiles <= direct
 
 
 def padded(images: Tensor, kernel: int, stride: int) -> Tensor:
