@@ -6,13 +6,13 @@ values x and of the taps w, and n products are enough (m r without this):
     y = A^T [(G w) * (B^T x)].
 
 For planes, the same holds along both axes, so a tile of m x m outputs needs n x n products. Summed over input channels,
-these are n x n products of matrices. All of it is linear in x and in w, so that automatic differentiation gives the
-exact gradients, again as products.
+these are n x n products of matrices. All of it is linear in x and in w, so its gradients are products with the same
+matrices, transposed.
 
 G and A evaluate polynomials with the taps as coefficients at n points, and B^T is the inverse transpose of an
-evaluation. The points lie evenly on the projective line: (cos a, sin a) for a = 0, pi / n, 2 pi / n, ... Among real
-points, they come close to the least rounding error, which grows fast with n. With n = 10 in float32, the root mean
-square of the error is 3e-5 to 5e-5 of that of the result. With factors in TF32, it would be 3e-4.
+evaluation. The points lie evenly on the projective line: (cos a, sin a) for a = 0, pi / n, 2 pi / n, ... Their
+rounding error, which grows fast with n, is close to the least that real points can have. With n = 10 in float32, the
+root mean square of the error is 3e-5 to 5e-5 of that of the result. With factors in TF32, it would be 3e-4.
 
 A convolution with stride s is a sum over s x s convolutions with stride 1: one for each phase, that is, for the pixels
 whose row and column leave the same remainder by s. The sum becomes a part of the sum over input channels.
