@@ -42,6 +42,8 @@ from recaps.workflow.layout import Layout
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
 MOST_POINTS, FEW_POINTS = 200, 20
+#: Most commits that the top of the page lists.
+NAMED_COMMITS = 3
 #: The part of a paper's README that the page shows.
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
@@ -224,7 +226,8 @@ def _curves(variant: str, runs: Sequence[Run]) -> Markup:
 
 def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]:
     """The facts at the top of the page, all from the configuration and the run records."""
-    commits = _several(f"{git.get('commit') or 'unknown'}"[:12] for git in (run.get("git", {}) for run in records))
+    of_runs = {str(run.get("git", {}).get("commit") or "unknown")[:12]: None for run in records}
+    commits = _several(of_runs) if len(of_runs) <= NAMED_COMMITS else f"{len(of_runs)}; each run's record names its own"
     if dirty(records):
         commits += " with uncommitted changes"
     finished = [str(run["finished"])[:10] for run in records if run.get("finished")]
@@ -234,7 +237,7 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
         ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
         ("Seeds", ", ".join(map(str, sorted({run["seed"] for run in records}) or project.seeds))),
         ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
-        ("Commit", commits),
+        ("Commit" if len(of_runs) == 1 else "Commits", commits),
         ("Date", days.replace(", ", " to ")),
         ("Device", _several(str(run["device"]) for run in records if run.get("device"))),
     ]

@@ -222,6 +222,17 @@ def test_limitations(tree: Callable[..., Any]) -> None:
     assert "cifar10" not in text, "no variant uses it"
 
 
+@pytest.mark.parametrize(("commits", "shown"), [(2, "<dd>aaaa0, aaaa1</dd>"), (4, "4; each run")])
+def test_many_commits_are_counted(tree: Callable[..., Any], commits: int, shown: str) -> None:
+    results = tree(seeds=(0, 1))
+    for place, file in enumerate(sorted(results.root.rglob("runs/*/*/*/record.json"))):
+        record = json.loads(file.read_text())
+        file.write_text(json.dumps(record | {"git": {"commit": f"aaaa{place % commits}", "dirty": False}}))
+    text = results.build()
+    assert "<dt>Commits</dt>" in text
+    assert shown in text
+
+
 def test_readings_stand_in_the_papers_section(tree: Callable[..., Any], tmp_path: Path) -> None:
     readmes = readme(tmp_path, "One word.\n\n### Masks\n\n| field | default |\n|---|---|\n| `mask` | a |")
     text = tree(seeds=(0,)).build(readmes=readmes)
