@@ -41,7 +41,7 @@ from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
-MOST_POINTS, FEW_POINTS = 200, 20
+MOST_POINTS, FEW_POINTS = 200, 16
 #: Most commits that the top of the page lists.
 NAMED_COMMITS = 3
 #: The part of a paper's README that the page shows.
@@ -221,7 +221,8 @@ def _signed(row: pd.Series) -> str:
 
 def _curves(variant: str, runs: Sequence[Run]) -> Markup:
     histories = [run.history for run in runs if len(run.history) > 1]
-    return charts.curves(histories, f"training loss of {variant}, {len(histories)} seeds")
+    of_seeds = "1 seed" if len(histories) == 1 else f"{len(histories)} seeds"
+    return charts.curves(histories, f"training loss of {variant}, {of_seeds}")
 
 
 def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -80,8 +80,8 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
             timing, name, [old, new] if any(kept.values()) else [new], {*project.timed(name, timing)} & own_seeds.keys()
         )
         _link(source.timing(name, timing), files.timing(name, timing))
-    if all(own_seeds[variant][0] in trained.get(variant, ()) for variant in own_seeds):
-        # The arrays are those of the first seed.
+    if all(own_seeds[variant][0] in seeds for variant, seeds in trained.items()):
+        # Figures show the arrays of the first seed. The file has those of new runs.
         _link(new.metrics(name)[1], files.metrics(name)[1])
     present = paper.model_copy(update={"variants": {variant: paper.variants[variant] for variant in own_seeds}})
     merged = Results(

@@ -19,7 +19,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ from recaps.workflow.layout import METRICS_FILES, Layout
 
 #: Bytes: a larger data file of a figure is left out.
 MOST_DATA = 200_000
+#: Added to the caption of a figure that was not drawn again.
+OLDER = "This picture does not show the newest runs."
 #: Rows kept of a run's history, besides those with a test error.
 MOST_ROWS = 100
 #: Bytes of the whole record of a scale.
@@ -272,8 +274,9 @@ def _complete(
         papers=papers,
         left_out=left_out,
     )
+    project = _project(building, scale, config, {name: _names(left_out.get(name)) for name in papers})
     html.build(
-        _project(building, scale, config, {name: _names(left_out.get(name)) for name in papers}),
+        project.model_copy(update={"papers": {n: _marked(p, older.get(n, ())) for n, p in project.papers.items()}}),
         building,
         building / PAGE,
         linked=True,
@@ -290,6 +293,15 @@ def _complete(
     }
     write_json(building / MANIFEST, manifest)
     return manifest
+
+
+def _marked(paper: Paper, older: Collection[str]) -> Paper:
+    """The paper with captions that say which figures are older than the paper's newest runs."""
+    figures = {
+        name: figure.model_copy(update={"caption": f"{figure.caption} {OLDER}"}) if name in older else figure
+        for name, figure in paper.figures.items()
+    }
+    return paper.model_copy(update={"figures": figures})
 
 
 def _project(folder: Path, scale: str, config: Path, without: Mapping[str, Sequence[str]]) -> Project:

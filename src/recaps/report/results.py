@@ -28,6 +28,15 @@ from recaps.workflow.layout import Layout
 STAND_IN = "stand-in data: not a result"
 
 
+class _Arrays(dict[str, Array]):
+    def __init__(self, arrays: Mapping[str, Array], file: Path) -> None:
+        super().__init__(arrays)
+        self.file = file
+
+    def __missing__(self, name: str) -> Array:
+        raise UserError(f"{self.file}: no array '{name}'; delete this file and run again")
+
+
 @dataclass(frozen=True)
 class Results:
     """The saved results of one paper at one scale.
@@ -101,8 +110,9 @@ class Results:
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
-        """The arrays of `metrics.npz`, computed together with the metrics."""
-        return read(self.files.metrics(self.name)[1])
+        """The arrays of `metrics.npz`, computed together with the metrics. One that it lacks raises a UserError."""
+        file = self.files.metrics(self.name)[1]
+        return _Arrays(read(file), file=file)
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed if none is given."""

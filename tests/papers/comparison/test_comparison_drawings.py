@@ -17,13 +17,13 @@ import pytest
 from made_results import CONFIG, values
 from scipy import stats
 
-from recaps import io
+from recaps import io, npz
 from recaps.config.load import load
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.comparison import figures, metrics, tables
 from recaps.report.plots import style
-from recaps.report.publish import publish
+from recaps.report.publish import OLDER, publish
 from recaps.report.results import Results
 from recaps.workflow.layout import Layout
 
@@ -383,6 +383,7 @@ def test_seeds_are_published_one_after_the_other(
         picture = f"reconstructions.{ending}"
         assert (record / picture).read_bytes() == (first.folder / picture).read_bytes()
         assert (record / picture).read_bytes() != (later.folder / picture).read_bytes()
+    assert (published / "index.html").read_text(encoding="utf-8").count(OLDER) == 1
     keys = ["variant", "seed", "metric"]
     heads = [
         table[table["metric"].str.contains("linear|rbf|argmax")].sort_values(keys).reset_index(drop=True)
@@ -391,6 +392,14 @@ def test_seeds_are_published_one_after_the_other(
     pd.testing.assert_frame_equal(heads[0][[*keys, "value"]], heads[1][[*keys, "value"]])
     assert len([*published.glob("runs/comparison/em/seed-*/record.json")]) == 3
     assert not [file for file in published.rglob("*") if file.is_symlink() or file.suffix in {".npz", ".pdf"}]
+
+
+def test_arrays_that_were_not_computed_are_named(tmp_path: Path) -> None:
+    results = make(tmp_path, (0,))
+    npz.save(results.files.metrics("comparison")[1], {"angles": np.zeros(3)})
+    assert results.arrays["angles"].shape == (3,)
+    with pytest.raises(UserError, match=r"metrics\.npz: no array 'errors'; delete this file and run again"):
+        results.arrays["errors"]
 
 
 def test_a_variant_is_added_to_the_record(published: Path, tmp_path: Path) -> None:
