@@ -22,6 +22,7 @@ from recaps.config.load import load
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.comparison import figures, metrics, tables
+from recaps.report.merge import merge
 from recaps.report.plots import style
 from recaps.report.publish import OLDER, publish
 from recaps.report.results import Results
@@ -400,6 +401,18 @@ def test_arrays_that_were_not_computed_are_named(tmp_path: Path) -> None:
     assert results.arrays["angles"].shape == (3,)
     with pytest.raises(UserError, match=r"metrics\.npz: no array 'errors'; delete this file and run again"):
         results.arrays["errors"]
+
+
+@pytest.mark.parametrize(("seed", "linked"), [(0, True), (1, False)])
+def test_arrays_of_new_runs_are_used_if_they_are_of_the_first_seed(
+    published: Path, tmp_path: Path, seed: int, linked: bool
+) -> None:
+    """Figures show the first seed."""
+    later, merged = finished(tmp_path / "later", (seed,)), Layout(tmp_path / "merged")
+    npz.save(later.files.metrics("comparison")[1], {"angles": np.zeros(3)})
+    project = load({"scale": "desk", "papers": ["comparison"]}, CONFIG)
+    merge(later.files.folder, published, "comparison", project, merged.folder)
+    assert merged.metrics("comparison")[1].exists() is linked
 
 
 def test_a_variant_is_added_to_the_record(published: Path, tmp_path: Path) -> None:
