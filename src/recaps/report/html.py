@@ -41,7 +41,7 @@ from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
-MOST_POINTS, FEW_POINTS = 200, 16
+MOST_POINTS, FEW_POINTS = 200, 14
 #: Most commits that the top of the page lists.
 NAMED_COMMITS = 3
 #: The part of a paper's README that the page shows.
