@@ -229,6 +229,24 @@ def test_decoded_images_are_those_that_are_classified_right(results: Results) ->
     # Class means: 50 of 0 and 100, 50 of itself, 227.5 of 200 and 255.
     means = 28 * 14 * ((np.array([0, 50, 100, 200, 255]) - np.array([50, 50, 50, 227.5, 227.5])) / 255) ** 2
     assert values(table, "fashion-l2-fc", "poorly-decoded") == pytest.approx([(other > means).mean()] * 2)
+    # All capsules of DR are equal, so those of L2/FC are mapped onto them; the class with one image keeps its capsule.
+    onto = np.where(np.array([0, 1, 0, 2, 2]) == 1, other, own)
+    assert values(table, "fashion-l2-fc", "mapped-decoded-error") == pytest.approx([onto.mean()] * 2)
+    assert values(table, "fashion-l2-fc", "mapped-poorly-decoded") == pytest.approx([(onto > means).mean()] * 2)
+
+
+def test_capsules_are_mapped_by_what_was_learned_from_other_images() -> None:
+    generator = np.random.default_rng(0)
+    capsules, labels = generator.normal(size=(40, 2, 3)), np.repeat([0, 1], 20)
+    turns, offsets = generator.normal(size=(2, 3, 3)), generator.normal(size=(2, 1, 3))
+    targets = np.einsum("nld,lde->nle", capsules, turns) + offsets.transpose(1, 0, 2)
+    found = metrics.mapped(capsules, targets, labels)
+    assert found[:20, 0] == pytest.approx(targets[:20, 0])
+    assert found[20:, 1] == pytest.approx(targets[20:, 1])
+    assert found[:20, 1] == pytest.approx(capsules[:20, 1]), "only the label's capsule is mapped"
+    noise = generator.normal(size=capsules.shape)
+    errors = np.square(metrics.mapped(capsules, noise, labels) - noise)[np.arange(40), labels].mean()
+    assert errors > np.square(noise - noise.mean(0))[np.arange(40), labels].mean(), "noise cannot be predicted"
 
 
 def test_every_claim_finds_what_it_measures(results: Results) -> None:
@@ -359,7 +377,8 @@ def test_figure_2_lists_its_images(results: Results) -> None:
     canvas = np.asarray(drawing.axes[0].images[0].get_array())
     assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
     assert np.isnan(canvas[30:58, 30:58]).all()  # of class 1 only one image is classified right
-    assert list(data.columns) == ["image", "label", "squared_error_dr", "squared_error_l2_fc"]
+    errors = [f"squared_error_{each}" for each in ("dr", "l2_fc", "l2_fc_mapped")]
+    assert list(data.columns) == ["image", "label", *errors]
     assert list(data["image"]) == [0, 2, 1, 4, 5]
     assert list(data["label"]) == [0, 0, 1, 2, 2]
     assert data["squared_error_dr"][0] == pytest.approx(28 * 14 * 0.25)

@@ -46,21 +46,21 @@ DASHES: tuple[Any, ...] = ("-.", "-", "--", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Images that L2/FC classifies right, decoded by DR's decoder from DR's capsules and from those of L2/FC."""
+    """Images that L2/FC classifies right, decoded by DR's decoder from its own capsules and from those of L2/FC."""
     shown = results.arrays["shown"]
     places = results.arrays[f"images-{results.seeds[0]}"][shown]
     split = results.split(DECODED_SET)
     images, labels = split.images[places, 0].astype(np.float32) / 255, split.labels[places]
     own, other = (results.paper.variants[variant].title for variant in (DECODER, OTHER))
     classes = split.record.get("class_names", FASHION)
-    names = ("(a) input", f"(b) from capsules of {own}", f"(c) from capsules of {other}")
-    drawing, axes = plt.subplots(1, len(names), figsize=(9.6, 3.5))
+    names = ("(a) input", f"(b) capsules of {own}", f"(c) capsules of {other}", f"(d) {other}, mapped")
+    drawing, axes = plt.subplots(1, len(names), figsize=(9.6, 2.8))
     for axis, title, pictures in zip(axes, names, (images, *results.arrays["decoded"]), strict=True):
         by_class = [(label, pictures[labels == label]) for label in np.unique(labels)]
         mosaic_rows(axis, [(classes[label] if axis is axes[0] else "", each) for label, each in by_class], COLUMNS)
         axis.set_title(title)
     errors = results.arrays[f"errors-{results.seeds[0]}"][:, shown]
-    columns = ("image", "label", "squared_error_dr", "squared_error_l2_fc")
+    columns = ("image", "label", "squared_error_dr", "squared_error_l2_fc", "squared_error_l2_fc_mapped")
     return drawing, pd.DataFrame(dict(zip(columns, (places, labels, *errors), strict=True)))
 
 

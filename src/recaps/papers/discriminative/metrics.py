@@ -41,12 +41,13 @@ SHOWN = 10
 def arrays(results: Results) -> dict[str, Array]:
     """Decode the test images that `OTHER` (L2/FC) classifies right, each from its label's capsule.
 
-    The decoder is always that of `DECODER` (DR).
+    The decoder is always that of `DECODER` (DR). It gets three capsules for each image: its own, that of `OTHER`, and
+    that of `OTHER` mapped to the coordinates of its own (`mapped`).
 
     Returns:
-        For each seed s: `images-s` [N], positions of these images in the test set; `errors-s` [2, N], squared errors
-        summed over the pixels, from the capsules of `DECODER` and `OTHER`. For the first seed and the first ten images
-        of each class: `shown` [n], positions in `images-s`; `decoded` [2, n, H, W], the decoded pictures.
+        For each seed s: `images-s` [N], positions of these images in the test set; `errors-s` [3, N], squared errors
+        summed over the pixels, from the three capsules. For the first seed and the first ten images of each class:
+        `shown` [n], positions in `images-s`; `decoded` [3, n, H, W], the decoded pictures.
     """
     found: dict[str, Array] = {}
     for seed, part in results.by_seed():
@@ -56,8 +57,10 @@ def arrays(results: Results) -> dict[str, Array]:
         own = results.latents(DECODER, DECODED_SET, "capsules", seed=seed)
         right = np.flatnonzero(other["scores"].argmax(1) == other["labels"])
         labels, images = other["labels"][right], _images(results, right)
+        capsules = [each["capsules"][right] for each in (own, other)]
+        capsules.append(mapped(capsules[1], capsules[0], labels))
         decoder = results.run(DECODER, seed)
-        decoded = [_reconstruct(decoder, each["capsules"][right], labels) for each in (own, other)]
+        decoded = [_reconstruct(decoder, each, labels) for each in capsules]
         errors = np.stack([squared_error(pictures, images) for pictures in decoded])
         if not found:
             shown = first_of_each(labels, SHOWN)
@@ -207,18 +210,40 @@ def _can_reach_zero(variant: Variant) -> bool:
 
 
 def _decoded_metrics(results: Results, seed: int) -> list[MetricRow]:
-    """Errors of the decoded images, and the share of images whose class mean is nearer than the decoded picture."""
+    """Errors of the decoded images, and the share of images whose class mean is nearer than the decoded picture.
+
+    `mapped-...`: the same for the mapped capsules of `OTHER`.
+    """
     places = results.arrays.get(f"images-{seed}", np.empty(0))
     if not len(places):
         return []
     images, labels = _images(results, places), results.split(DECODED_SET).labels[places]
     rows: list[MetricRow] = []
     on = _test_set(results, OTHER)
-    for variant, errors in zip((DECODER, OTHER), results.arrays[f"errors-{seed}"], strict=True):
+    kinds = ((DECODER, ""), (OTHER, ""), (OTHER, "mapped-"))
+    for (variant, kind), errors in zip(kinds, results.arrays[f"errors-{seed}"], strict=True):
         beyond = beyond_class_mean(errors, images, labels)
-        rows.append(mean_row(variant, seed, "decoded-error", errors, "squared error", on))
-        rows.append((variant, seed, "poorly-decoded", float(beyond.mean()), math.nan, len(beyond), "fraction", on))
+        rows.append(mean_row(variant, seed, f"{kind}decoded-error", errors, "squared error", on))
+        share = float(beyond.mean())
+        rows.append((variant, seed, f"{kind}poorly-decoded", share, math.nan, len(beyond), "fraction", on))
     return rows
+
+
+def mapped(capsules: Array, targets: Array, labels: Array) -> Array:
+    """Capsules, with that of the label in the coordinates of another network's, [N, L, D] and [N, L, D] to [N, L, D].
+
+    Each class has a linear map with an offset, fitted by least squares on one half of its images and applied to the
+    other half, in turn. A class with a single image keeps its capsule.
+    """
+    from sklearn.linear_model import LinearRegression
+    from sklearn.model_selection import KFold, cross_val_predict
+
+    found = np.array(capsules)
+    for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
+        if count > 1:
+            one = (labels == label, label)
+            found[one] = cross_val_predict(LinearRegression(), capsules[one], targets[one], cv=KFold(2))
+    return found
 
 
 def _images(results: Results, places: Array) -> Array:
