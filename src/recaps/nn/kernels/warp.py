@@ -82,27 +82,30 @@ def _line(back: Any, y: Any, height: Any, width: Any, rows: Any, columns: Any) -
 @kernel
 def _draw(part: int, parts: int, templates: Any, back: Any, made: Any) -> None:
     batch, number, channels, height, width = made.shape
-    inner_rows, inner_columns = templates.shape[2] - 2, templates.shape[3] - 2
-    rows, columns = np.float32(inner_rows), np.float32(inner_columns)
+    wide, plane = templates.shape[3], templates.shape[2] * templates.shape[3]
+    rows, columns = np.float32(templates.shape[2] - 2), np.float32(wide - 2)
     for j in range(part * number // parts, (part + 1) * number // parts):
+        values = templates[j].ravel()
         for b in range(batch):
+            drawing = made[b, j].ravel()
+            drawing[:] = ZERO
             for y in range(height):
                 right, below, to_right, to_below, low, high = _line(
                     back[b, j], np.float32(y), np.float32(height), np.float32(width), rows, columns
                 )
-                for c in range(channels):
-                    made[b, j, c, y] = ZERO
                 for x in range(low, high):
-                    u, v = right + np.float32(x) * to_right, below + np.float32(x) * to_below
-                    if not (-ONE < u < columns and -ONE < v < rows):
+                    # Places in the template with its border.
+                    u, v = right + np.float32(x) * to_right + ONE, below + np.float32(x) * to_below + ONE
+                    if not (ZERO < u < columns + ONE and ZERO < v < rows + ONE):
                         continue
-                    left, top = math.floor(u), math.floor(v)
-                    f, g = u - np.float32(left), v - np.float32(top)
-                    column, row = left + 1, top + 1
-                    for c in range(channels):
-                        upper = (ONE - f) * templates[j, c, row, column] + f * templates[j, c, row, column + 1]
-                        lower = (ONE - f) * templates[j, c, row + 1, column] + f * templates[j, c, row + 1, column + 1]
-                        made[b, j, c, y, x] = (ONE - g) * upper + g * lower
+                    column, row = int(u), int(v)
+                    f, g = u - np.float32(column), v - np.float32(row)
+                    at, to = row * wide + column, y * width + x
+                    for _ in range(channels):
+                        upper = values[at] + f * (values[at + 1] - values[at])
+                        lower = values[at + wide] + f * (values[at + wide + 1] - values[at + wide])
+                        drawing[to] = upper + g * (lower - upper)
+                        at, to = at + plane, to + height * width
 
 
 @kernel
@@ -111,10 +114,12 @@ def _draw_backward(
 ) -> None:
     """Add the gradients of the templates and of the poses to arrays of zeros."""
     batch, number, channels, height, width = gradient.shape
-    inner_rows, inner_columns = templates.shape[2] - 2, templates.shape[3] - 2
-    rows, columns = np.float32(inner_rows), np.float32(inner_columns)
+    wide, plane = templates.shape[3], templates.shape[2] * templates.shape[3]
+    rows, columns = np.float32(templates.shape[2] - 2), np.float32(wide - 2)
     for j in range(part * number // parts, (part + 1) * number // parts):
+        values, to = templates[j].ravel(), at_templates[j].ravel()
         for b in range(batch):
+            drawing = gradient[b, j].ravel()
             for y in range(height):
                 right, below, to_right, to_below, low, high = _line(
                     back[b, j], np.float32(y), np.float32(height), np.float32(width), rows, columns
@@ -122,24 +127,25 @@ def _draw_backward(
                 # Sums over the row of the gradients of the place, and of these times the pixel's x.
                 at_u = at_v = at_u_x = at_v_x = ZERO
                 for x in range(low, high):
-                    u, v = right + np.float32(x) * to_right, below + np.float32(x) * to_below
-                    if not (-ONE < u < columns and -ONE < v < rows):
+                    u, v = right + np.float32(x) * to_right + ONE, below + np.float32(x) * to_below + ONE
+                    if not (ZERO < u < columns + ONE and ZERO < v < rows + ONE):
                         continue
-                    left, top = math.floor(u), math.floor(v)
-                    f, g = u - np.float32(left), v - np.float32(top)
-                    column, row = left + 1, top + 1
+                    column, row = int(u), int(v)
+                    f, g = u - np.float32(column), v - np.float32(row)
+                    at, own = row * wide + column, y * width + x
                     by_u = by_v = ZERO
-                    for c in range(channels):
-                        given = gradient[b, j, c, y, x]
-                        a, b_ = templates[j, c, row, column], templates[j, c, row, column + 1]
-                        d, e = templates[j, c, row + 1, column], templates[j, c, row + 1, column + 1]
-                        by_u += given * ((ONE - g) * (b_ - a) + g * (e - d))
-                        by_v += given * ((ONE - f) * (d - a) + f * (e - b_))
-                        upper, lower = given * (ONE - g), given * g
-                        at_templates[j, c, row, column] += upper * (ONE - f)
-                        at_templates[j, c, row, column + 1] += upper * f
-                        at_templates[j, c, row + 1, column] += lower * (ONE - f)
-                        at_templates[j, c, row + 1, column + 1] += lower * f
+                    for _ in range(channels):
+                        given = drawing[own]
+                        a, b_, d, e = values[at], values[at + 1], values[at + wide], values[at + wide + 1]
+                        by_u += given * ((b_ - a) + g * ((e - d) - (b_ - a)))
+                        by_v += given * ((d - a) + f * ((e - b_) - (d - a)))
+                        lower = given * g
+                        upper = given - lower
+                        to[at] += upper - upper * f
+                        to[at + 1] += upper * f
+                        to[at + wide] += lower - lower * f
+                        to[at + wide + 1] += lower * f
+                        at, own = at + plane, own + height * width
                     across = (TWO * np.float32(x) + ONE) / np.float32(width) - ONE
                     at_u, at_u_x = at_u + by_u, at_u_x + by_u * across
                     at_v, at_v_x = at_v + by_v, at_v_x + by_v * across
