@@ -117,7 +117,7 @@ def _draw_backward(
     wide, plane = templates.shape[3], templates.shape[2] * templates.shape[3]
     rows, columns = np.float32(templates.shape[2] - 2), np.float32(wide - 2)
     for j in range(part * number // parts, (part + 1) * number // parts):
-        values, to = templates[j].ravel(), at_templates[j].ravel()
+        values, sums = templates[j].ravel(), at_templates[j].ravel()
         for b in range(batch):
             drawing = gradient[b, j].ravel()
             for y in range(height):
@@ -141,10 +141,10 @@ def _draw_backward(
                         by_v += given * ((d - a) + f * ((e - b_) - (d - a)))
                         lower = given * g
                         upper = given - lower
-                        to[at] += upper - upper * f
-                        to[at + 1] += upper * f
-                        to[at + wide] += lower - lower * f
-                        to[at + wide + 1] += lower * f
+                        sums[at] += upper - upper * f
+                        sums[at + 1] += upper * f
+                        sums[at + wide] += lower - lower * f
+                        sums[at + wide + 1] += lower * f
                         at, own = at + plane, own + height * width
                     across = (TWO * np.float32(x) + ONE) / np.float32(width) - ONE
                     at_u, at_u_x = at_u + by_u, at_u_x + by_u * across
