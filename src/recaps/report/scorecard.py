@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from recaps.config.without import LeftOut
-from recaps.errors import UserError
+from recaps.errors import UserError, nearest
 from recaps.io import write_json, write_text
 from recaps.report import overview
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
@@ -112,7 +112,7 @@ def _row(
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        return Row(**{**asdict(base), "how": _why_not(lacking, scale, left_out)})
+        return Row(**{**asdict(base), "how": _why_not(claim.paper, lacking, scale, measured, left_out)})
     _check_units(claim, present)
     finding = judge(claim, present, numbers, measured)
     interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
@@ -132,10 +132,18 @@ def _row(
     return Row(**{**asdict(base), **values})
 
 
-def _why_not(lacking: Sequence[Measure], scale: str, left_out: LeftOut | None) -> str:
+def _why_not(paper: str, lacking: Sequence[Measure], scale: str, measured: All, left_out: LeftOut | None) -> str:
     """One line on what was not measured, with the reason if it is known."""
     reasons = dict.fromkeys(left_out.reason(measure.variant) for measure in lacking) if left_out else {}
-    return "; ".join([f"scale {scale}", f"no value of {', '.join(map(str, lacking))}", *filter(None, reasons)])
+    missing = ", ".join(f"{measure}{_misspelt(paper, measure, measured)}" for measure in lacking)
+    return "; ".join([f"scale {scale}", f"no value of {missing}", *filter(None, reasons)])
+
+
+def _misspelt(paper: str, measure: Measure, measured: All) -> str:
+    """The nearest metric of a variant that was measured, if the paper has no metric of this name at all."""
+    metrics = {metric for name, variant, metric in measured if (name, variant) == (paper, measure.variant)}
+    known = any((name, metric) == (paper, measure.metric) for name, _, metric in measured)
+    return nearest(measure.metric, metrics) if metrics and not known else ""
 
 
 def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:

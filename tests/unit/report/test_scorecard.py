@@ -285,6 +285,14 @@ def test_a_missing_metric() -> None:
     assert judge(number())["verdict"] == NOT_RUN
 
 
+def test_a_misspelt_metric() -> None:
+    """The scorecard names the nearest metric, unless another variant has the one that the claim names."""
+    claim = bound(measure={"variant": "a", "metric": "acuracy"}, at_least=80)
+    assert judge(claim, rows("a", [90.0]))["how"] == ("scale desk; no value of a/acuracy (did you mean 'accuracy'?)")
+    elsewhere = rows("b", [90.0], metric="acuracy")
+    assert judge(claim, rows("a", [90.0]), elsewhere)["how"] == "scale desk; no value of a/acuracy"
+
+
 def test_a_variant_that_was_left_out() -> None:
     left_out = {"toy": LeftOut(sets=("norb", "cifar10"), variants={"b": ("norb",)})}
     row = judge(ordering("a", "b"), rows("a", [90.0]), left_out=left_out)
