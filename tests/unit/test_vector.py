@@ -25,6 +25,7 @@ from recaps.nn.kernels.vector import (
     store,
     total,
     totals,
+    transpose,
 )
 
 pytestmark = pytest.mark.unit
@@ -53,6 +54,11 @@ def _each(part: int, parts: int, x: Any, y: Any, made: Any) -> None:
 
 
 @uncached
+def _transpose(part: int, parts: int, x: Any, made: Any) -> None:
+    transpose(x, 5, x.shape[1], made, made.shape[1] + 3, made.shape[1])
+
+
+@uncached
 def _functions(part: int, parts: int, x: Any, made: Any) -> None:
     for start in range(0, len(x), LANES):
         store(made[0], start, exp(load(x, start)))
@@ -71,6 +77,16 @@ def test_operations_match_numpy() -> None:
     each = {1: y, 2: x * y, 4: y, LANES - 1: y - x}
     expected.append(np.array([each.get(lane, x).sum() for lane in range(LANES)]))
     np.testing.assert_allclose(made, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_transposed_block() -> None:
+    """The block may lie anywhere in both arrays, and nothing else is written."""
+    x = np.random.default_rng(0).normal(size=(LANES, LANES + 9)).astype(np.float32)
+    made = np.zeros((LANES + 2, LANES + 4), np.float32)
+    _transpose(0, 1, x, made)
+    expected = np.zeros_like(made)
+    expected[1 : 1 + LANES, 3 : 3 + LANES] = x[:, 5 : 5 + LANES].T
+    np.testing.assert_array_equal(made, expected)
 
 
 def functions(x: np.ndarray) -> np.ndarray:

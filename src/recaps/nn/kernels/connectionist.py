@@ -21,7 +21,20 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
 from recaps.nn.kernels.poses import vote, vote_adjoint
-from recaps.nn.kernels.vector import add_to, at_least, at_most, exp, expm1, first, load, load_one, splat, store, total
+from recaps.nn.kernels.vector import (
+    add_to,
+    at_least,
+    at_most,
+    exp,
+    expm1,
+    first,
+    load,
+    load_one,
+    splat,
+    store,
+    total,
+    transpose,
+)
 
 #: Slots that are processed at a time, and the columns that they occupy.
 TOGETHER = 4
@@ -259,9 +272,9 @@ def _outer(left: Any, rows: Any, right: Any, depth: Any, width: Any, out: Any, s
 
     `turned` is scratch memory for the transpose, whose columns are then the lanes.
     """
-    for q in range(width):
-        for k in range(depth):
-            turned[q * depth + k] = right[k * width + q]
+    for q in range(0, width, LANES):
+        for k in range(0, depth, LANES):
+            transpose(right, k * width + q, width, turned, q * depth + k, depth)
     for k in range(0, depth, LANES):
         for row in range(0, rows, ROWS):
             sums = _zeros()

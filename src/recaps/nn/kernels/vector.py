@@ -1,7 +1,7 @@
 """Vectors of `LANES` float32 values for compiled functions.
 
-The functions are `load`, `load_one`, `store`, `add_to`, `splat`, `first`, `total`, `totals`, `largest`, `at_least`,
-`at_most`, `sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32
+The functions are `load`, `load_one`, `store`, `add_to`, `splat`, `first`, `total`, `totals`, `transpose`, `largest`,
+`at_least`, `at_most`, `sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32
 numbers. The compiler may fuse a product and a sum, and ignores the sign of zero.
 
 A vector stays in registers; with registers of 256 bits, in two. Loops over arrays of `LANES` values are half as fast:
@@ -85,11 +85,12 @@ def add_to(array: Any, start: Any, vector: Any) -> None:
     store(array, start, load(array, start) + vector)
 
 
-def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    kind = signature.args[0]
+def _place(context: Any, builder: Any, signature: Any, values: Any, argument: int = 0) -> Any:
+    """Address of element `values[argument + 1]` of the flat array `values[argument]`."""
+    kind = signature.args[argument]
     assert (kind.dtype, kind.layout) == (types.float32, "C"), f"{kind} is not a contiguous float32 array"
-    array = context.make_array(kind)(context, builder, values[0])
-    return builder.gep(array.data, [values[1]])
+    array = context.make_array(kind)(context, builder, values[argument])
+    return builder.gep(array.data, [values[argument + 1]])
 
 
 @intrinsic
@@ -220,6 +221,41 @@ def totals(
         return builder.shuffle_vector(vectors[0], vectors[0], ir.Constant(_INTEGERS, order))
 
     return VECTOR(*[VECTOR] * LANES), write
+
+
+@intrinsic
+def transpose(context: Any, array: Any, start: Any, stride: Any, out: Any, to: Any, step: Any) -> Any:
+    """Write the transpose of a block of `LANES` by `LANES` values.
+
+    Rows of `array` begin at `start`, `start + stride` and so on, those of `out` at `to`, `to + step` and so on. Each
+    round swaps two quarters in all blocks, which are half as large as in the round before.
+    """
+
+    def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, vectors, by = _place(context, builder, signature, values), [], LANES // 2
+        for row in range(LANES):
+            at = builder.gep(place, [builder.mul(values[2], ir.Constant(values[2].type, row))])
+            loaded = builder.load(builder.bitcast(at, _REALS.as_pointer()))
+            loaded.align = 4
+            vectors.append(loaded)
+        while by:
+            low, high = (
+                ir.Constant(
+                    _INTEGERS, [lane + shift if lane & by == 0 else LANES + lane - by + shift for lane in range(LANES)]
+                )
+                for shift in (0, by)
+            )
+            for row in [row for row in range(LANES) if row & by == 0]:
+                pair = vectors[row], vectors[row + by]
+                vectors[row], vectors[row + by] = (builder.shuffle_vector(*pair, order) for order in (low, high))
+            by //= 2
+        place = _place(context, builder, signature, values, argument=3)
+        for row, vector in enumerate(vectors):
+            at = builder.gep(place, [builder.mul(values[5], ir.Constant(values[5].type, row))])
+            builder.store(vector, builder.bitcast(at, _REALS.as_pointer())).align = 4
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, out, types.intp, types.intp), write
 
 
 @intrinsic
