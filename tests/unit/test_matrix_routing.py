@@ -99,12 +99,15 @@ def copies(tensors: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
 
 
 def assert_near(mine: Tensor, exact: Tensor, tolerance: float = 1e-5) -> None:
-    """In single precision, compare with the largest value, because terms cancel. EM also divides by small variances."""
+    """In single precision, compare with the largest value, because terms cancel. EM also divides by small variances.
+
+    A gradient that is exactly zero, such as that of a constant added to all logits, is up to 6e-6 in single precision.
+    """
     if mine.dtype == torch.float64:
         torch.testing.assert_close(mine, exact, rtol=1e-5, atol=1e-8)
     else:
         size = float(exact.detach().abs().max()) if exact.numel() else 0.0
-        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=tolerance * size + 4e-6)
+        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=tolerance * size + 1e-5)
 
 
 def test_fields_are_windows_in_the_order_row_column_type() -> None:

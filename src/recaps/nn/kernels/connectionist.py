@@ -39,8 +39,10 @@ from recaps.nn.kernels.vector import (
 #: Slots that are processed at a time, and the columns that they occupy.
 TOGETHER = 4
 COLUMNS = TOGETHER * LANES
-#: Rows of a matrix that are multiplied at a time. Their sums, one vector for each row, stay in registers.
-ROWS = 8
+#: Rows of a matrix that are multiplied by all columns at a time. Their sums, 16 vectors, stay in registers.
+ROWS = 4
+#: Rows of an outer product that are summed at a time, one vector for each.
+SUMMED = 8
 ZERO, ONE, TWO, MINUS, MINUS_TWO = (np.float32(number) for number in (0, 1, 2, -1, -2))
 #: Bound of exponents: the product of two powers is below the largest number.
 HIGHEST = np.float32(40)
@@ -200,16 +202,93 @@ def _add_scaled(values: Any, factors: Any, start: Any, stride: Any, x: Any) -> A
 
 
 @compiled
-def _add_products(sums: Any, packed: Any, at: Any, depth: Any, columns: Any, start: Any, width: Any) -> Any:
-    """Add the products of 8 rows of a packed matrix, from index `at`, and `LANES` columns of [depth, width]."""
+def _row(array: Any, start: Any) -> Any:
+    """Load all columns of a row."""
+    return (
+        load(array, start),
+        load(array, start + LANES),
+        load(array, start + 2 * LANES),
+        load(array, start + 3 * LANES),
+    )
+
+
+@compiled
+def _plus(values: Any, x: Any) -> Any:
+    """Add one vector to all columns of a row."""
+    return values[0] + x, values[1] + x, values[2] + x, values[3] + x
+
+
+@compiled
+def _plus_scaled(values: Any, factor: Any, x: Any) -> Any:
+    """Add a row x, times one vector."""
+    return values[0] + factor * x[0], values[1] + factor * x[1], values[2] + factor * x[2], values[3] + factor * x[3]
+
+
+@compiled
+def _block(array: Any, start: Any) -> Any:
+    """Load all columns of `ROWS` rows."""
+    return (
+        _row(array, start),
+        _row(array, start + COLUMNS),
+        _row(array, start + 2 * COLUMNS),
+        _row(array, start + 3 * COLUMNS),
+    )
+
+
+@compiled
+def _store_block(array: Any, start: Any, block: Any) -> None:
+    for values in block:
+        store(array, start, values[0])
+        store(array, start + LANES, values[1])
+        store(array, start + 2 * LANES, values[2])
+        store(array, start + 3 * LANES, values[3])
+        start += COLUMNS
+
+
+@compiled
+def _block_of(values: Any, start: Any) -> Any:
+    """Return a block whose rows are equal in all columns: `ROWS` values from index `start`."""
+    z = splat(ZERO)
+    a, b = load_one(values, start), load_one(values, start + 1)
+    c, d = load_one(values, start + 2), load_one(values, start + 3)
+    return _plus((z, z, z, z), a), _plus((z, z, z, z), b), _plus((z, z, z, z), c), _plus((z, z, z, z), d)
+
+
+@compiled
+def _block_plus(block: Any, array: Any, start: Any) -> Any:
+    """Add to each row of a block one of `ROWS` vectors from index `start`."""
+    a, b, c, d = block
+    return (
+        _plus(a, load(array, start)),
+        _plus(b, load(array, start + LANES)),
+        _plus(c, load(array, start + 2 * LANES)),
+        _plus(d, load(array, start + 3 * LANES)),
+    )
+
+
+@compiled
+def _block_plus_scaled(block: Any, factors: Any, start: Any, x: Any) -> Any:
+    """Add to each row of a block the row x, times one of `ROWS` factors from index `start`."""
+    a, b, c, d = block
+    return (
+        _plus_scaled(a, load_one(factors, start), x),
+        _plus_scaled(b, load_one(factors, start + 1), x),
+        _plus_scaled(c, load_one(factors, start + 2), x),
+        _plus_scaled(d, load_one(factors, start + 3), x),
+    )
+
+
+@compiled
+def _add_products(block: Any, packed: Any, at: Any, depth: Any, columns: Any) -> Any:
+    """Add the products of `ROWS` rows of a packed matrix, from index `at`, and [depth, COLUMNS]."""
     for k in range(depth):
-        sums = _add_scaled(sums, packed, at + k * ROWS, 1, load(columns, start + k * width))
-    return sums
+        block = _block_plus_scaled(block, packed, at + k * ROWS, _row(columns, k * COLUMNS))
+    return block
 
 
 @compiled
 def _pack(matrix: Any, start: Any, rows: Any, depth: Any, packed: Any) -> None:
-    """Store a matrix [rows, depth] as [rows / 8, depth, 8], with both from index `start`."""
+    """Store a matrix [rows, depth] as [rows / ROWS, depth, ROWS], with both from index `start`."""
     for row in range(rows):
         for k in range(depth):
             packed[start + (row // ROWS * depth + k) * ROWS + row % ROWS] = matrix[start + row * depth + k]
@@ -217,7 +296,7 @@ def _pack(matrix: Any, start: Any, rows: Any, depth: Any, packed: Any) -> None:
 
 @compiled
 def _pack_transposed(matrix: Any, start: Any, rows: Any, depth: Any, packed: Any) -> None:
-    """Store the transpose of a matrix [rows, depth] as [depth / 8, rows, 8], with both from index `start`."""
+    """Store the transpose of a matrix [rows, depth] as [depth / ROWS, rows, ROWS], with both from index `start`."""
     for row in range(rows):
         for k in range(depth):
             packed[start + (k // ROWS * rows + row) * ROWS + k % ROWS] = matrix[start + row * depth + k]
@@ -252,18 +331,32 @@ def _zeros() -> Any:
 
 
 @compiled
-def _product(
-    packed: Any, at: Any, rows: Any, depth: Any, columns: Any, width: Any, out: Any, start: Any, add: Any
-) -> None:
-    """Set `out` [rows, width], from index `start`, to a packed matrix, from index `at`, times [depth, width].
+def _product(packed: Any, at: Any, rows: Any, depth: Any, columns: Any, out: Any, add: Any) -> None:
+    """Set `out` [rows, COLUMNS] to a packed matrix, from index `at`, times [depth, COLUMNS]. With `add`, add it.
 
-    With `add`, add the product. Numbers of rows are multiples of 8, widths multiples of `LANES`.
+    The matrix and `out` are not empty, and their numbers of rows are multiples of `ROWS`.
     """
-    for q in range(0, width, LANES):
-        for row in range(0, rows, ROWS):
-            to = start + row * width + q
-            sums = _rows(out, to, width) if add else _zeros()
-            _store_rows(out, to, width, _add_products(sums, packed, at + row * depth, depth, columns, q, width))
+    z = splat(ZERO)
+    zeros = ((z, z, z, z), (z, z, z, z), (z, z, z, z), (z, z, z, z))
+    for row in range(0, rows, ROWS):
+        block = _block(out, row * COLUMNS) if add else zeros
+        _store_block(out, row * COLUMNS, _add_products(block, packed, at + row * depth, depth, columns))
+
+
+@compiled
+def _single_product(packed: Any, rows: Any, depth: Any, columns: Any, out: Any) -> None:
+    """Set `out` [rows, LANES] to a packed matrix times [depth, LANES]."""
+    for row in range(0, rows, ROWS):
+        a = b = c = d = splat(ZERO)
+        for k in range(depth):
+            x, at = load(columns, k * LANES), row * depth + k * ROWS
+            a, b = a + load_one(packed, at) * x, b + load_one(packed, at + 1) * x
+            c, d = c + load_one(packed, at + 2) * x, d + load_one(packed, at + 3) * x
+        to = row * LANES
+        store(out, to, a)
+        store(out, to + LANES, b)
+        store(out, to + 2 * LANES, c)
+        store(out, to + 3 * LANES, d)
 
 
 @compiled
@@ -276,7 +369,7 @@ def _outer(left: Any, rows: Any, right: Any, depth: Any, width: Any, out: Any, s
         for k in range(0, depth, LANES):
             transpose(right, k * width + q, width, turned, q * depth + k, depth)
     for k in range(0, depth, LANES):
-        for row in range(0, rows, ROWS):
+        for row in range(0, rows, SUMMED):
             sums = _zeros()
             for q in range(width):
                 sums = _add_scaled(sums, left, row * width + q, width, load(turned, q * depth + k))
@@ -338,24 +431,12 @@ def _votes(pose: Any, children: Any, weight: Any, votes: Any) -> None:
 @compiled
 def _weighed(coupling: Any, values: Any, rows: Any, out: Any) -> None:
     """Set out to sum_i c_i x_i: coupling [n, LANES], values [tiles, rows * COLUMNS], out [rows, LANES]."""
-    for row in range(0, rows, ROWS):
-        sums = _zeros()
-        for slot in range(len(coupling)):
-            x = (slot // TOGETHER * rows + row) * COLUMNS + slot % TOGETHER * LANES
-            c = load(coupling, slot * LANES)
-            a, b, d, e, f, g, h, i = sums
-            v = _rows(values, x, COLUMNS)
-            sums = (
-                a + c * v[0],
-                b + c * v[1],
-                d + c * v[2],
-                e + c * v[3],
-                f + c * v[4],
-                g + c * v[5],
-                h + c * v[6],
-                i + c * v[7],
-            )
-        _store_rows(out, row * LANES, LANES, sums)
+    for row in range(rows):
+        a = b = c = d = splat(ZERO)
+        for tile in range(len(values)):
+            share, x = _row(coupling, tile * COLUMNS), _row(values, (tile * rows + row) * COLUMNS)
+            a, b, c, d = a + share[0] * x[0], b + share[1] * x[1], c + share[2] * x[2], d + share[3] * x[3]
+        store(out, row * LANES, (a + b) + (c + d))
 
 
 @compiled
@@ -401,13 +482,16 @@ def _fixed_inputs(
     votes: Any, activation: Any, children: Any, tile: Any, from_vote: Any, vectors: Any, rows: Any, fixed: Any
 ) -> None:
     """Sum of all inputs of the gates that are equal in all iterations, [rows * COLUMNS]."""
-    one = splat(ONE)
-    for slot in range(TOGETHER):
-        seen, q = splat(activation[children[tile * TOGETHER + slot]]), slot * LANES
-        for row in range(0, rows, ROWS):
-            sums = _add_scaled(_add_scaled(_zeros(), vectors[0], row, 1, one), vectors[1], row, 1, seen)
-            sums = _add_products(sums, from_vote, row * POSE, POSE, votes, q, COLUMNS)
-            _store_rows(fixed, row * COLUMNS + q, COLUMNS, sums)
+    slot = tile * TOGETHER
+    seen = (
+        splat(activation[children[slot]]),
+        splat(activation[children[slot + 1]]),
+        splat(activation[children[slot + 2]]),
+        splat(activation[children[slot + 3]]),
+    )
+    for row in range(0, rows, ROWS):
+        block = _block_plus_scaled(_block_of(vectors[0], row), vectors[1], row, seen)
+        _store_block(fixed, row * COLUMNS, _add_products(block, from_vote, row * POSE, POSE, votes))
 
 
 @compiled
@@ -424,14 +508,13 @@ def _inputs(
     gates: Any,
 ) -> None:
     """Inputs of the gates [4 * units * COLUMNS]."""
-    for slot in range(TOGETHER):
-        q, share = slot * LANES, load(coupling, (tile * TOGETHER + slot) * LANES)
-        for row in range(0, 4 * units, ROWS):
-            sums = _add_rows(_rows(fixed, row * COLUMNS + q, COLUMNS), _rows(shared, row * LANES, LANES))
-            sums = _add_scaled(sums, by_coupling, row, 1, share)
-            if has_hidden:
-                sums = _add_products(sums, from_hidden, row * units, units, hidden, q, COLUMNS)
-            _store_rows(gates, row * COLUMNS + q, COLUMNS, sums)
+    share = _row(coupling, tile * COLUMNS)
+    for row in range(0, 4 * units, ROWS):
+        block = _block_plus(_block(fixed, row * COLUMNS), shared, row * LANES)
+        block = _block_plus_scaled(block, by_coupling, row, share)
+        if has_hidden:
+            block = _add_products(block, from_hidden, row * units, units, hidden)
+        _store_block(gates, row * COLUMNS, block)
 
 
 @compiled
@@ -475,7 +558,7 @@ def _route(
         _fixed_inputs(votes[tile], activation, children, tile, from_vote, vectors, rows, fixed[tile])
     for t in range(iterations):
         now, last = t * kept, (t - 1) * kept
-        _product(from_pose, 0, rows, POSE, means[t], LANES, shared, 0, False)
+        _single_product(from_pose, rows, POSE, means[t], shared)
         for tile in range(tiles):
             gate, layer = gates[now, tile * kept], layers[now, tile * kept]
             cell, hidden = cells[now, tile], hiddens[now, tile]
@@ -496,25 +579,13 @@ def _route(
 def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, logits: Any, tile: Any) -> None:
     """The compatibility network on hidden states [U * COLUMNS]. `layer` stores the hidden layers one after another."""
     read, weight, bias, start = hidden, 0, 0, 0
-    one, zero = splat(ONE), splat(ZERO)
     for k in range(1, len(widths)):
         out = layer[start : start + widths[k] * COLUMNS]
-        for q in range(0, COLUMNS, LANES):
-            for row in range(0, widths[k], ROWS):
-                sums = _add_scaled(_zeros(), biases, bias + row, 1, one)
-                at = weight + row * widths[k - 1]
-                a, b, c, d, e, f, g, h = _add_products(sums, network, at, widths[k - 1], read, q, COLUMNS)
-                positive = (
-                    at_least(a, zero),
-                    at_least(b, zero),
-                    at_least(c, zero),
-                    at_least(d, zero),
-                    at_least(e, zero),
-                    at_least(f, zero),
-                    at_least(g, zero),
-                    at_least(h, zero),
-                )
-                _store_rows(out, row * COLUMNS + q, COLUMNS, positive)
+        for row in range(0, widths[k], ROWS):
+            at = weight + row * widths[k - 1]
+            block = _add_products(_block_of(biases, bias + row), network, at, widths[k - 1], read)
+            a, b, c, d = block
+            _store_block(out, row * COLUMNS, (_positive(a), _positive(b), _positive(c), _positive(d)))
         weight, bias, start, read = weight + widths[k] * widths[k - 1], bias + widths[k], start + len(out), out
     a = b = c = d = splat(biases[bias])
     for k in range(widths[-1]):
@@ -526,6 +597,13 @@ def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, lo
     store(logits, to + LANES, b)
     store(logits, to + 2 * LANES, c)
     store(logits, to + 3 * LANES, d)
+
+
+@compiled
+def _positive(values: Any) -> Any:
+    """Replace negative values of a row by zero."""
+    zero = splat(ZERO)
+    return at_least(values[0], zero), at_least(values[1], zero), at_least(values[2], zero), at_least(values[3], zero)
 
 
 @compiled
@@ -584,7 +662,7 @@ def _network_adjoint(
         at_read = at_hidden if k == 1 else at_layer[start - before : start]
         _outer(at_out, widths[k], read, widths[k - 1], COLUMNS, at_network, weight, turned)
         _sum_columns(at_out, widths[k], at_biases, bias)
-        _product(transposed, weight, widths[k - 1], widths[k], at_out, COLUMNS, at_read, 0, k == 1)
+        _product(transposed, weight, widths[k - 1], widths[k], at_out, at_read, k == 1)
 
 
 @kernel
@@ -716,16 +794,16 @@ def _backward(
                     _step_adjoint(gate, units, before, hiddens[t, tile], at_hidden[tile], at_cell[tile])
                     if t:
                         _outer(gate, rows, hiddens[t - 1, tile], units, COLUMNS, to_hidden, 0, turned)
-                        _product(hidden_back, 0, units, rows, gate, COLUMNS, at_hidden[tile], 0, False)
+                        _product(hidden_back, 0, units, rows, gate, at_hidden[tile], False)
                     _inputs_adjoint(gate, vectors[2], shares[t], tile, fixed[tile], shared, at_shares, to_vectors[2])
                 _outer(shared, rows, means[t].ravel(), POSE, LANES, to_pose, 0, turned)
-                _product(pose_back, 0, POSE, rows, shared, LANES, at_mu, 0, False)
+                _single_product(pose_back, POSE, rows, shared, at_mu)
                 at_next_shares[:] = at_shares
             # at_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
             _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
             for tile in range(tiles):
                 _outer(fixed[tile], rows, votes[tile], POSE, COLUMNS, to_vote, 0, turned)
-                _product(vote_back, 0, POSE, rows, fixed[tile], COLUMNS, at_votes[tile], 0, True)
+                _product(vote_back, 0, POSE, rows, fixed[tile], at_votes[tile], True)
                 _fixed_adjoint(
                     fixed[tile], activations[b], children[p], tile, vectors[1], at_activations[b], to_vectors
                 )

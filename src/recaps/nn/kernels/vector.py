@@ -1,8 +1,8 @@
 """Vectors of `LANES` float32 values for compiled functions.
 
 The functions are `load`, `load_one`, `store`, `add_to`, `splat`, `first`, `total`, `totals`, `transpose`, `largest`,
-`at_least`, `at_most`, `sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and with float32
-numbers. The compiler may fuse a product and a sum, and ignores the sign of zero.
+`at_least`, `at_most`, `sqrt`, `exp`, `expm1` and `log`. Vectors also have `+`, `-`, `*` and `/`, with one another and
+with float32 numbers. The compiler may fuse a product and a sum, and ignores the sign of zero.
 
 A vector stays in registers; with registers of 256 bits, in two. Loops over arrays of `LANES` values are half as fast:
 the compiler does not know that the arrays do not overlap, and prepares each loop for any length.
