@@ -300,20 +300,12 @@ def at_most(context: Any, vector: Any, bound: Any) -> Any:
 
 
 @intrinsic
-def _nearest(context: Any, vector: Any) -> Any:
-    """Round to the nearest integers."""
-    return VECTOR(VECTOR), _called("rint")
-
-
-@intrinsic
 def _power_of_two(context: Any, vector: Any) -> Any:
-    """Return 2^n for integers n from -126 to 127, and 1 for NaN."""
+    """Return 2^n for integers n from -126 to 127, given `_SHIFT` + n, whose last bits are those of n."""
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        is_number = builder.fcmp_ordered("ord", values[0], values[0])
-        known = builder.select(is_number, values[0], ir.Constant(_REALS, [0.0] * LANES))
-        exponent = builder.add(builder.fptosi(known, _INTEGERS), _integers(127))
-        return builder.bitcast(builder.shl(exponent, _integers(23)), _REALS)
+        exponent = builder.shl(builder.bitcast(values[0], _INTEGERS), _integers(23))
+        return builder.bitcast(builder.add(exponent, _integers(127 << 23)), _REALS)
 
     return VECTOR(VECTOR), write
 
@@ -341,6 +333,8 @@ _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8, _L9 = (
 )
 _ONE, _LOWEST, _HIGHEST = np.float32(1), np.float32(-87), np.float32(88)
 _PER_LOG_2, _LOG_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
+#: Between 2^23 and 2^24, a sum is rounded to an integer.
+_SHIFT = np.float32(1.5 * 2**23)
 _C2, _C3, _C4, _C5, _C6 = (np.float32(1 / math.factorial(n)) for n in range(2, 7))
 
 
@@ -351,11 +345,11 @@ def _factors(x: Any) -> Any:
     With x = n log 2 + rest and |rest| <= log(2) / 2, p is 2^n, and s a Taylor series of the rest.
     """
     x = at_most(at_least(x, splat(_LOWEST)), splat(_HIGHEST))
-    n = _nearest(x * _PER_LOG_2)
-    rest = x - n * _LOG_2
+    shifted = _SHIFT + x * _PER_LOG_2
+    rest = x - (shifted - _SHIFT) * _LOG_2
     series = _C5 + rest * _C6
     series = _C3 + rest * (_C4 + rest * series)
-    return _power_of_two(n), rest * (_ONE + rest * (_C2 + rest * series))
+    return _power_of_two(shifted), rest * (_ONE + rest * (_C2 + rest * series))
 
 
 @compiled
