@@ -393,13 +393,17 @@ def _step(gates: Any, units: Any, cell: Any, hidden: Any) -> None:
             once, twice = ONE / ((TWO + i) * (TWO + g)), ONE / ((TWO + f) * (TWO + o))
             enter, value = once * (TWO + g), MINUS * g * once * (TWO + i)
             forget, leave = twice * (TWO + o), twice * (TWO + f)
-            after = enter * value + forget * load(cell, own)
-            t = expm1(at_most(MINUS_TWO * after, highest))
             store(gates, at, enter)
             store(gates, at + COLUMNS, value)
             store(gates, at + 2 * COLUMNS, forget)
             store(gates, at + 3 * COLUMNS, leave)
-            store(cell, own, after)
+            store(cell, own, enter * value + forget * load(cell, own))
+    # In a loop of its own, so that fewer instructions depend on each other.
+    for unit in range(units):
+        for q in range(0, COLUMNS, LANES):
+            own = unit * COLUMNS + q
+            t = expm1(at_most(MINUS_TWO * load(cell, own), highest))
+            leave = load(gates, (4 * unit + 3) * COLUMNS + q)
             store(hidden, own, MINUS * leave * t / (TWO + t))
 
 
