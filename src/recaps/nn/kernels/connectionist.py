@@ -36,7 +36,8 @@ from recaps.nn.kernels.vector import (
     transpose,
 )
 
-#: Slots that are processed at a time, and the columns that they occupy.
+#: Slots that are processed at a time, and the columns that they occupy. The functions below write this number out, and
+#: `ROWS`, because each vector of a block needs a name to stay in a register.
 TOGETHER = 4
 COLUMNS = TOGETHER * LANES
 #: Rows of a matrix that are multiplied by all columns at a time. Their sums, 16 vectors, stay in registers.
@@ -203,7 +204,7 @@ def _add_scaled(values: Any, factors: Any, start: Any, stride: Any, x: Any) -> A
 
 @compiled
 def _row(array: Any, start: Any) -> Any:
-    """Load all columns of a row."""
+    """Load four vectors, one after another: all columns of a row."""
     return (
         load(array, start),
         load(array, start + LANES),
@@ -236,12 +237,19 @@ def _block(array: Any, start: Any) -> Any:
 
 
 @compiled
+def _store_row(array: Any, start: Any, values: Any) -> None:
+    """Store four vectors, one after another."""
+    a, b, c, d = values
+    store(array, start, a)
+    store(array, start + LANES, b)
+    store(array, start + 2 * LANES, c)
+    store(array, start + 3 * LANES, d)
+
+
+@compiled
 def _store_block(array: Any, start: Any, block: Any) -> None:
     for values in block:
-        store(array, start, values[0])
-        store(array, start + LANES, values[1])
-        store(array, start + 2 * LANES, values[2])
-        store(array, start + 3 * LANES, values[3])
+        _store_row(array, start, values)
         start += COLUMNS
 
 
@@ -257,13 +265,8 @@ def _block_of(values: Any, start: Any) -> Any:
 @compiled
 def _block_plus(block: Any, array: Any, start: Any) -> Any:
     """Add to each row of a block one of `ROWS` vectors from index `start`."""
-    a, b, c, d = block
-    return (
-        _plus(a, load(array, start)),
-        _plus(b, load(array, start + LANES)),
-        _plus(c, load(array, start + 2 * LANES)),
-        _plus(d, load(array, start + 3 * LANES)),
-    )
+    (a, b, c, d), x = block, _row(array, start)
+    return _plus(a, x[0]), _plus(b, x[1]), _plus(c, x[2]), _plus(d, x[3])
 
 
 @compiled
@@ -334,7 +337,7 @@ def _zeros() -> Any:
 def _product(packed: Any, at: Any, rows: Any, depth: Any, columns: Any, out: Any, add: Any) -> None:
     """Set `out` [rows, COLUMNS] to a packed matrix, from index `at`, times [depth, COLUMNS]. With `add`, add it.
 
-    The matrix and `out` are not empty, and their numbers of rows are multiples of `ROWS`.
+    Numbers of rows are multiples of `ROWS`.
     """
     z = splat(ZERO)
     zeros = ((z, z, z, z), (z, z, z, z), (z, z, z, z), (z, z, z, z))
@@ -352,11 +355,7 @@ def _single_product(packed: Any, rows: Any, depth: Any, columns: Any, out: Any) 
             x, at = load(columns, k * LANES), row * depth + k * ROWS
             a, b = a + load_one(packed, at) * x, b + load_one(packed, at + 1) * x
             c, d = c + load_one(packed, at + 2) * x, d + load_one(packed, at + 3) * x
-        to = row * LANES
-        store(out, to, a)
-        store(out, to + LANES, b)
-        store(out, to + 2 * LANES, c)
-        store(out, to + 3 * LANES, d)
+        _store_row(out, row * LANES, (a, b, c, d))
 
 
 @compiled
@@ -596,11 +595,7 @@ def _network(hidden: Any, network: Any, biases: Any, widths: Any, layer: Any, lo
         w, at = network[weight + k], k * COLUMNS
         a, b = a + w * load(read, at), b + w * load(read, at + LANES)
         c, d = c + w * load(read, at + 2 * LANES), d + w * load(read, at + 3 * LANES)
-    to = tile * COLUMNS
-    store(logits, to, a)
-    store(logits, to + LANES, b)
-    store(logits, to + 2 * LANES, c)
-    store(logits, to + 3 * LANES, d)
+    _store_row(logits, tile * COLUMNS, (a, b, c, d))
 
 
 @compiled
