@@ -232,12 +232,15 @@ def transpose(context: Any, array: Any, start: Any, stride: Any, out: Any, to: A
     """
 
     def write(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place, vectors, by = _place(context, builder, signature, values), [], LANES // 2
+        def row_of(argument: int, row: int) -> Any:
+            place, stride = _place(context, builder, signature, values, argument), values[argument + 2]
+            start = builder.gep(place, [builder.mul(stride, ir.Constant(stride.type, row))])
+            return builder.bitcast(start, _REALS.as_pointer())
+
+        vectors, by = [], LANES // 2
         for row in range(LANES):
-            at = builder.gep(place, [builder.mul(values[2], ir.Constant(values[2].type, row))])
-            loaded = builder.load(builder.bitcast(at, _REALS.as_pointer()))
-            loaded.align = 4
-            vectors.append(loaded)
+            vectors.append(builder.load(row_of(0, row)))
+            vectors[-1].align = 4
         while by:
             low, high = (
                 ir.Constant(
@@ -249,10 +252,8 @@ def transpose(context: Any, array: Any, start: Any, stride: Any, out: Any, to: A
                 pair = vectors[row], vectors[row + by]
                 vectors[row], vectors[row + by] = (builder.shuffle_vector(*pair, order) for order in (low, high))
             by //= 2
-        place = _place(context, builder, signature, values, argument=3)
         for row, vector in enumerate(vectors):
-            at = builder.gep(place, [builder.mul(values[5], ir.Constant(values[5].type, row))])
-            builder.store(vector, builder.bitcast(at, _REALS.as_pointer())).align = 4
+            builder.store(vector, row_of(3, row)).align = 4
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, out, types.intp, types.intp), write
