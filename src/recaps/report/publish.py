@@ -55,7 +55,7 @@ from recaps.workflow.layout import METRICS_FILES, Layout
 MOST_DATA = 200_000
 #: Added to the caption of a figure that was not drawn again.
 OLDER = "This picture does not show the newest runs."
-#: Rows kept of a run's history, besides those with a test error.
+#: Rows kept of a run's history, besides its first tenth and the rows with a test error.
 MOST_ROWS = 100
 #: Bytes of the whole record of a scale.
 MOST_BYTES = 10_000_000
@@ -245,13 +245,16 @@ def _copy(results: Path, building: Path, path: Path) -> bool:
 
 
 def _kept_rows(history: pd.DataFrame) -> list[int]:
-    """Positions of the rows of a history to keep: all that have a test error, and some of the others, evenly spread.
+    """Positions of the rows of a history to keep.
 
-    A history that has been thinned stays as it is.
+    These are the first tenth of the steps, which metrics of early training need, all rows that have a test error, and
+    some of the others, evenly spread. A history that has been thinned stays as it is.
     """
-    has_test = history["test_error"].notna() if "test_error" in history else np.zeros(len(history), dtype=bool)
-    tested, others = (np.flatnonzero(each).tolist() for each in (has_test, ~has_test))
-    return sorted([*tested, *thin(others, MOST_ROWS)])
+    whole = history["step"] <= history["step"].max() / 10
+    if "test_error" in history:
+        whole |= history["test_error"].notna()
+    kept, others = (np.flatnonzero(each).tolist() for each in (whole, ~whole))
+    return sorted([*kept, *thin(others, MOST_ROWS)])
 
 
 def _complete(
