@@ -91,6 +91,8 @@ class Output(Section):
     """Variants that it shows, by name or by pattern: `mnist-*` includes the variants on MNIST that you add."""
     whole: bool = False
     """Whether it needs all of these variants: if one of them is left out, so is the table or figure."""
+    first_seed: bool = False
+    """Whether it shows only the first seed of its variants: new runs of other seeds do not change it."""
     sets: tuple[SetName, ...] = ()
     """Data sets whose images it shows, e.g. `mnist/test`."""
     timings: tuple[Name, ...] = ()

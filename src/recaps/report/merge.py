@@ -2,8 +2,9 @@
 
 A record may grow: seeds or variants that were trained at different times, or on different machines, are published
 together. Tables and figures are drawn anew from all runs. The record has no weights, latents or probes, so a figure
-that needs those of a run that was published earlier stays as it was. Metrics that combine runs or come from a timing,
-and need no more than the record, are computed anew (the function `combined` of a paper's metrics).
+that needs those of a run that was published earlier stays as it was. If it lacks new runs, its caption says so. Metrics
+that combine runs or come from a timing, and need no more than the record, are computed anew (the function `combined` of
+a paper's metrics).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recaps.config.families import families
 from recaps.config.heads import Head, Part, Protocol
 from recaps.config.load import Project, check
 from recaps.config.training import Training
-from recaps.config.variant import Paper, Variant
+from recaps.config.variant import Output, Paper, Variant
 from recaps.errors import UserError
 from recaps.papers import FOLDER
 from recaps.report import draw
@@ -32,7 +33,9 @@ from recaps.report.results import Results
 from recaps.workflow.layout import METRICS_FILES, Layout
 
 
-def merge(results: Path, published: Path, name: str, project: Project, into: Path) -> list[str]:
+def merge(
+    results: Path, published: Path, name: str, project: Project, into: Path, older: Collection[str] = ()
+) -> list[str]:
     """Make a folder of results in `into` from all runs of a paper, and draw its tables and figures.
 
     Args:
@@ -41,9 +44,10 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
         name: the paper.
         project: the configuration of today, with the data sets that the new runs used, else those of the record.
         into: a new folder; it refers to `results` by links.
+        older: figures of the record that lack runs of the record.
 
     Returns:
-        The figures that are those of the record before, because they cannot be drawn from it.
+        The figures that lack runs, because they cannot be drawn from the record.
 
     Raises:
         UserError: a published run was trained or measured with other settings, or its variant is left out; no timing
@@ -96,7 +100,20 @@ def merge(results: Path, published: Path, name: str, project: Project, into: Pat
     _add_metrics(new, old, merged, kept)
     for table in paper.tables:
         draw.table(table, merged, files.paper(name))
-    return [figure for figure in paper.figures if not _draw(figure, merged, old.figure(name, figure))]
+    return [
+        figure
+        for figure, output in paper.figures.items()
+        if not _draw(figure, merged, old.figure(name, figure))
+        and (figure in older or changes(output, paper, trained, own_seeds))
+    ]
+
+
+def changes(
+    output: Output, paper: Paper, trained: Mapping[str, Collection[int]], own_seeds: Mapping[str, Sequence[int]]
+) -> bool:
+    """Whether an output shows new runs. `trained`: their seeds, by variant. `own_seeds`: all seeds, in order."""
+    shown = trained.keys() & set(paper.matching(output.needs))
+    return any(not output.first_seed or own_seeds[variant][0] in trained[variant] for variant in shown)
 
 
 def _check_settings(run: Path, variant: Variant, paper: Paper, project: Project) -> None:

@@ -1,13 +1,13 @@
 """The published record: what git keeps of finished papers, a few MB per scale, without weights.
 
 `python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`,
-and writes the report there as `index.html`, with links to the pictures and records beside it;
-`--papers discriminative` copies one. The record of the other papers does not change, so papers can be run and published
-one at a time and on different machines. `--add` also keeps the published runs of the same paper that have other seeds
-or are of other variants, and draws its tables and figures from all. Figures that need what the record lacks (weights,
-latents, probes) stay as they were; the manifest names them. The published scorecard is recomputed from the
-published metrics and run records of all papers. If a run left out a data set, name the set with `--without`; the record
-then names it too.
+and writes the report there as `index.html`, with links to the pictures and records beside it; `--papers discriminative`
+copies one. The record of the other papers does not change, so papers can be run and published one at a time and on
+different machines. `--add` also keeps the published runs of the same paper that have other seeds or are of other
+variants, and draws its tables and figures from all. Figures that need what the record lacks (weights, latents, probes)
+stay as they were; the manifest names those that lack new runs. The published scorecard is recomputed from the published
+metrics and run records of all papers. If a run left out a data set, name the set with `--without`; the record then
+names it too.
 
 `--rescore` publishes nothing: it computes the published scorecard again, by the claims of today.
 """
@@ -53,7 +53,7 @@ from recaps.workflow.layout import METRICS_FILES, Layout
 
 #: Bytes: a larger data file of a figure is left out.
 MOST_DATA = 200_000
-#: Added to the caption of a figure that was not drawn again.
+#: Added to the caption of a figure that was not drawn again when runs that it shows were published.
 OLDER = "This picture does not show the newest runs."
 #: Rows kept of a run's history, besides its first tenth and the rows with a test error.
 MOST_ROWS = 100
@@ -103,9 +103,10 @@ def publish(
     with tempfile.TemporaryDirectory() as merged, _replacing(published) as building:
         sources = {name: Path(merged, name, results.name) if add else results for name in chosen}
         too_large, lost, older = _keep(published, building, chosen)
+        before = _older(published, chosen)
         for name, paper in project.papers.items():
             if add:
-                older[name] = merge(results, published, name, project, sources[name])
+                older[name] = merge(results, published, name, project, sources[name], before.get(name, ()))
             _check(sources[name], name, paper, project.left_out.get(name), allow_dirty)
         for name, paper in project.papers.items():
             files = _files(sources[name], name, paper)
@@ -214,9 +215,15 @@ def _keep(
     before = read_json(published / MANIFEST) if kept else {"left_out": []}
     about = {name: each for name, each in before.get("papers", {}).items() if name in kept}
     lost = {name: LeftOut.model_validate(each["without"]) for name, each in about.items() if "without" in each}
-    older = {name: each["older_figures"] for name, each in about.items() if "older_figures" in each}
     too_large = [path for path in before["left_out"] if path.split("/")[1] in kept]
-    return too_large, lost, older
+    return too_large, lost, _older(published, kept)
+
+
+def _older(published: Path, names: Iterable[str]) -> dict[str, list[str]]:
+    """The figures of some papers that lack runs of the record."""
+    manifest = published / MANIFEST
+    about = read_json(manifest).get("papers", {}) if manifest.exists() else {}
+    return {name: older for name in names if (older := about.get(name, {}).get("older_figures"))}
 
 
 def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
@@ -299,7 +306,7 @@ def _complete(
 
 
 def _marked(paper: Paper, older: Collection[str]) -> Paper:
-    """The paper with captions that say which figures are older than the paper's newest runs."""
+    """The paper with captions that say which figures lack newer runs."""
     figures = {
         name: figure.model_copy(update={"caption": f"{figure.caption} {OLDER}"}) if name in older else figure
         for name, figure in paper.figures.items()
@@ -369,7 +376,7 @@ def _names(left_out: LeftOut | None) -> list[str]:
 
 
 def _about(files: Layout, name: str, left_out: LeftOut | None, older: Sequence[str]) -> dict[str, Any]:
-    """A paper's entry in the manifest. `older`: figures that were kept from the record before."""
+    """A paper's entry in the manifest. `older`: figures that lack newer runs."""
     made: list[Record] = [*read_records(_records(files.folder, name))]
     made += [read_json(file) for file in sorted(files.folder.glob(str(FILES.timing(name, "*"))))]
     commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
@@ -441,7 +448,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{target}: {papers}; {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
     for name, about in manifest["papers"].items():
         if older := about.get("older_figures"):
-            print(f"{name}: not drawn again, because the record lacks what they need: {', '.join(older)}")
+            print(f"{name}: these figures lack newer runs, because the record lacks what they need: {', '.join(older)}")
     return 0
 
 

@@ -22,7 +22,7 @@ from recaps.config.load import load
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers.comparison import figures, metrics, tables
-from recaps.report.merge import merge
+from recaps.report.merge import changes, merge
 from recaps.report.plots import style
 from recaps.report.publish import OLDER, publish
 from recaps.report.results import Results
@@ -384,7 +384,7 @@ def test_seeds_are_published_one_after_the_other(
         picture = f"reconstructions.{ending}"
         assert (record / picture).read_bytes() == (first.folder / picture).read_bytes()
         assert (record / picture).read_bytes() != (later.folder / picture).read_bytes()
-    assert (published / "index.html").read_text(encoding="utf-8").count(OLDER) == 1
+    assert OLDER not in (published / "index.html").read_text(encoding="utf-8")
     keys = ["variant", "seed", "metric"]
     heads = [
         table[table["metric"].str.contains("linear|rbf|argmax")].sort_values(keys).reset_index(drop=True)
@@ -393,6 +393,34 @@ def test_seeds_are_published_one_after_the_other(
     pd.testing.assert_frame_equal(heads[0][[*keys, "value"]], heads[1][[*keys, "value"]])
     assert len([*published.glob("runs/comparison/em/seed-*/record.json")]) == 3
     assert not [file for file in published.rglob("*") if file.is_symlink() or file.suffix in {".npz", ".pdf"}]
+
+
+def test_a_picture_that_lacks_new_runs_says_so_until_it_is_drawn_again(
+    runs: dict[tuple[int, ...], Results], published: Path, later: Results, tmp_path: Path
+) -> None:
+    again = finished(tmp_path / "again", (0,), variants=("vae",))
+    for results, count in ((again, 1), (later, 1), (runs[0,], 0)):
+        publish(results.files.folder, published, CONFIG, add=True)
+        assert (published / "index.html").read_text(encoding="utf-8").count(OLDER) == count
+
+
+@pytest.mark.parametrize(
+    ("needs", "first_seed", "trained", "changed"),
+    [
+        (("*",), False, {"em": [1]}, True),
+        (("*",), True, {"em": [1]}, False),
+        (("*",), True, {"em": [0, 1]}, True),
+        (("vae*",), False, {"em": [0]}, False),
+        (("vae*",), True, {"vae": [1], "em": [0]}, False),
+        (("vae*",), False, {"vae": [1], "em": [0]}, True),
+    ],
+)
+def test_what_new_runs_change(
+    needs: tuple[str, ...], first_seed: bool, trained: dict[str, list[int]], changed: bool
+) -> None:
+    paper = load({"scale": "desk", "papers": ["comparison"]}, CONFIG).papers["comparison"]
+    output = paper.figures["reconstructions"].model_copy(update={"needs": needs, "first_seed": first_seed})
+    assert changes(output, paper, trained, {name: [0, 1] for name in paper.variants}) is changed
 
 
 def test_arrays_that_were_not_computed_are_named(tmp_path: Path) -> None:
