@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from places import CONFIG
 
 from recaps import papers
 from recaps.config import manual
@@ -416,6 +417,14 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
     assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
+
+
+def test_a_figure_that_names_the_first_seed_shows_no_other() -> None:
+    every = load({"scale": "paper"}, CONFIG).papers.items()
+    figures = {f"{name}/{key}": figure for name, paper in every for key, figure in paper.figures.items()}
+    named = {key for key, figure in figures.items() if "first seed" in figure.caption.lower()}
+    assert named
+    assert named <= {key for key, figure in figures.items() if figure.first_seed}
 
 
 def test_captions_name_what_is_left_out(toy: Path) -> None:
