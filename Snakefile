@@ -55,6 +55,7 @@ include: "rules/data.smk"
 include: "rules/train.smk"
 include: "rules/latents.smk"
 include: "rules/heads.smk"
+include: "rules/records.smk"
 include: "rules/papers.smk"
 include: "rules/report.smk"
 

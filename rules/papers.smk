@@ -10,10 +10,7 @@ rule collect_metrics:
         files.log("collect_metrics/{paper}"),
     conda:
         "../envs/recaps.yaml"
-    threads: 2
-    resources:
-        mem_mb=growing(8000),
-        runtime=growing(120),
+    localrule: True
     params:
         code=plan.metrics_code,
         project=plan.measured,

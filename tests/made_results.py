@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 
 from recaps import io, npz
 from recaps.config.load import Project, load
+from recaps.evaluation import record
 from recaps.npz import Array
 from recaps.papers import FOLDER
 from recaps.report import draw
@@ -24,7 +25,7 @@ from recaps.report.publish import MOST_DATA
 from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
 from recaps.workflow import layout
-from recaps.workflow.layout import METRICS_FILES, Layout
+from recaps.workflow.layout import Layout
 
 CONFIG = Path(__file__).parents[1] / "config"
 
@@ -112,11 +113,27 @@ def timed(results: Results, seconds: Mapping[str, list[float]], batch_size: int)
     io.write_json(results.files.timing(results.name, "steps"), timing | {"seconds_per_step": dict(seconds)})
 
 
+def run_of(results: Results, variant: str, seed: int) -> record.Run:
+    """A run with those beside it, as the workflow reads it."""
+
+    def one(name: str, seed: int, beside: Mapping[str, record.Run]) -> record.Run:
+        folder = results.run(name, seed)
+        return record.Run(
+            folder, results.name, results.paper, name, seed, datasets(results), results.resolve, beside
+        )
+
+    seeds = {name: results.own_seeds[name] for name in results.paper.variants[variant].beside}
+    others = {name: one(name, seed if seed in each else each[0], {}) for name, each in seeds.items()}
+    return one(variant, seed, others)
+
+
 def measured(results: Results) -> Results:
-    """The same results after the metrics of their runs have been computed and saved."""
-    write_metrics(results, results.folder)
-    for cached in ("metrics", "arrays"):
-        results.__dict__.pop(cached, None)
+    """The same results after the records of their runs and the paper's metrics have been written."""
+    for variant, seeds in results.own_seeds.items():
+        for seed in seeds:
+            record.write(run_of(results, variant, seed))
+    write_metrics(results)
+    results.__dict__.pop("metrics", None)
     return results
 
 
@@ -149,7 +166,7 @@ def drawn(results: Results, folder: Path) -> dict[str, pd.DataFrame]:
     Returns:
         This data, by the name of the figure or table.
     """
-    if not (results.folder / METRICS_FILES[0]).exists():
+    if not results.files.metrics(results.name).exists():
         measured(results)
     # The smoke workflow saves all figures as PDF, too.
     with patch.object(draw, "PICTURES", ("png",)):

@@ -15,7 +15,7 @@ from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.io import read_json
 from recaps.workflow import layout, new, stages
-from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, named
+from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RUN_FILES, named
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import check, receipt
 
@@ -129,6 +129,7 @@ class Run:
             self.read()
         if made["heads"]:
             self.evaluate()
+        self.record()
 
     def train(self) -> None:
         settings = self.plan.training(self.names)
@@ -162,6 +163,15 @@ class Run:
         }
         inputs, output = {"latents": layout.latents(self.folder)}, {"heads": layout.heads(self.folder)}
         self._make("evaluate_heads", names, inputs, output, params)
+
+    def record(self) -> None:
+        plan, names = self.plan, self.names
+        beside = plan.beside(names["paper"], names["variant"], names["seed"])
+        for variant, seed in beside.items():
+            Run(plan, names["paper"], variant, seed, self.threads).complete()
+        params = {"code": plan.record_code(names), "project": plan.measured_variant(names), "beside": beside}
+        sets = [file for file in plan.measured_inputs(names) if "datasets" in Path(file).parts]
+        self._make("record_run", names, {"sets": sets}, named(self.folder, MEASURED_FILES), params)
 
     def _prepare(self, folder: Path) -> None:
         """Fetch and prepare a split, unless it is there."""

@@ -15,16 +15,17 @@ from recaps.errors import UserError
 Array = npt.NDArray[Any]
 
 
-def save(file: Path, arrays: dict[str, Array]) -> None:
+def save(file: Path, arrays: dict[str, Array], *, compressed: bool = False) -> None:
     """Write arrays atomically."""
-    writer: Callable[..., None] = np.savez
+    writer: Callable[..., None] = np.savez_compressed if compressed else np.savez
     with io.atomic(file) as temporary, open(temporary, "wb") as handle:
         writer(handle, allow_pickle=False, **arrays)
 
 
-def save_parts(file: Path, parts: Mapping[str, Mapping[str, Array]]) -> None:
+def save_parts(file: Path, parts: Mapping[str, Mapping[str, Array]], *, compressed: bool = False) -> None:
     """Write several parts atomically, each with named arrays."""
-    save(file, {f"{part}/{name}": each for part, arrays in parts.items() for name, each in arrays.items()})
+    flat = {f"{part}/{name}": each for part, arrays in parts.items() for name, each in arrays.items()}
+    save(file, flat, compressed=compressed)
 
 
 def read(file: Path, names: tuple[str, ...] | None = None, *, part: str = "") -> dict[str, Array]:

@@ -58,6 +58,12 @@ class Variant(Section):
     """Probes to compute, each with its number of test images, which form a single batch. A probe is a function in the
     paper's `probes.py`: `single-capsules` is `single_capsules`. A list of names means 32 images for each."""
 
+    images: tuple[SetName, ...] = ()
+    """Sets whose images its record needs, e.g. `mnist/test`."""
+    beside: tuple[Name, ...] = ()
+    """Variants whose trained models and latents the record of this one needs, e.g. the classifier that judges its
+    samples: those of the same seed, or of their first one."""
+
     @property
     def test(self) -> str:
         """The test split of the data set that the variant is trained on."""
@@ -91,10 +97,6 @@ class Output(Section):
     """Variants that it shows, by name or by pattern: `mnist-*` includes the variants on MNIST that you add."""
     whole: bool = False
     """Whether it needs all of these variants: if one of them is left out, so is the table or figure."""
-    first_seed: bool = False
-    """Whether it shows only the first seed of its variants: new runs of other seeds do not change it."""
-    sets: tuple[SetName, ...] = ()
-    """Data sets whose images it shows, e.g. `mnist/test`."""
     timings: tuple[Name, ...] = ()
     """Timings that it shows."""
 
@@ -131,21 +133,21 @@ class Paper(Section):
         return tuple(name for name in self.variants if any(fnmatch.fnmatchcase(name, each) for each in patterns))
 
     @property
-    def shown_sets(self) -> set[str]:
-        """The sets whose images the tables and figures show."""
-        return {name for output in self.outputs.values() for name in output.sets}
-
-    @property
     def used_sets(self) -> set[str]:
-        """All sets that training, evaluation during training, latents, probes, tables or figures read."""
+        """All sets that training, evaluation during training, latents, probes or records read."""
         variants = self.variants.values()
-        used = {snapshot_of(name)[0] for variant in variants for name in (variant.data, *variant.latents)}
-        tested = {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
-        return used | tested | self.shown_sets
+        used = {
+            snapshot_of(name)[0]
+            for variant in variants
+            for name in (variant.data, *variant.latents, *variant.images)
+        }
+        return used | {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
 
     @model_validator(mode="after")
     def _check_heads(self) -> Paper:
         for name, variant in self.variants.items():
+            for each in variant.beside:
+                _check_name(f"variants.{name}.beside", "variant", each, self.variants)
             for each in variant.latents:
                 snapshot = snapshot_of(each)[1]
                 if snapshot is not None and snapshot not in variant.training.snapshots:

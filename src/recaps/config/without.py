@@ -42,27 +42,29 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
     """Leave out the parts of a paper that need a left-out set. Return the rest, and what is left out, if anything.
 
     A variant is left out if it needs such a set, or if it is in `named` as `paper/variant`. A timing is left out if all
-    its variants are. A table or figure is left out if all its variants and timings are (all its sets, if it has no
-    variants and no timings), or if it is `whole` and one of its variants is; otherwise its caption names what is
-    missing.
+    its variants are. A table or figure is left out if all its variants and timings are, or if it is `whole` and one of
+    its variants is; otherwise its caption names what is missing.
     """
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
-    needed = {key: _lacking((variant.data, *variant.latents), lacks) for key, variant in paper.variants.items()}
+    needed = {key: _lacking((variant.data, *variant.latents, *variant.images), lacks) for key, variant in paper.variants.items()}
     gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}
     timings = {
         key: timing.model_copy(update={"variants": kept})
         for key, timing in paper.timings.items()
         if (kept := tuple(variant for variant in paper.matching(timing.variants) if variant not in gone))
     }
-    reduced = {key: _reduced(output, paper, gone, lacks) for key, output in paper.outputs.items()}
+    reduced = {key: _reduced(output, paper, gone) for key, output in paper.outputs.items()}
     kept_outputs = {key: output for key, output in reduced.items() if output is not None}
     sets = dict.fromkeys(each for lacking in gone.values() for each in lacking)
-    sets |= dict.fromkeys(_lacking(sorted(paper.shown_sets), lacks))
     if not sets and not unwanted:
         return paper, None
     changes = {
-        "variants": {key: variant for key, variant in paper.variants.items() if key not in gone},
+        "variants": {
+            key: variant.model_copy(update={"beside": tuple(name for name in variant.beside if name not in gone)})
+            for key, variant in paper.variants.items()
+            if key not in gone
+        },
         "timings": timings,
         "tables": {key: kept_outputs[key] for key in paper.tables if key in kept_outputs},
         "figures": {key: kept_outputs[key] for key in paper.figures if key in kept_outputs},
@@ -72,16 +74,15 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
     return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), named=left, variants=gone, outputs=titles)
 
 
-def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], lacks: Lacks) -> Output | None:
+def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]]) -> Output | None:
     """Reduce a table or figure to what is kept. Return None if that is nothing."""
     shown = paper.matching(output.needs)
     timed = {name: paper.matching(paper.timings[name].variants) for name in output.timings}
     read = dict.fromkeys([*shown, *(variant for names in timed.values() for variant in names)])
     lost = {name: gone[name] for name in read if name in gone}
-    lost |= {name: sets for name in output.sets if (sets := tuple(lacks(name)))}
     if not lost:
         return output
-    if lost.keys() >= set(read or output.sets) or (output.whole and not lost.keys().isdisjoint(shown)):
+    if lost.keys() >= set(read) or (output.whole and not lost.keys().isdisjoint(shown)):
         return None
     missing = list(dict.fromkeys(name for sets in lost.values() for name in sets))
     needing, unwanted = [name for name in lost if lost[name]], [name for name in lost if not lost[name]]
@@ -93,7 +94,6 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]], 
     ]
     left = {
         "needs": tuple(name for name in shown if name not in gone),
-        "sets": tuple(name for name in output.sets if name not in lost),
         "timings": tuple(name for name in output.timings if not set(timed[name]) <= set(gone)),
         "caption": " ".join(sentences),
     }

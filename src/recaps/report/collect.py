@@ -1,37 +1,31 @@
-"""The metrics of a paper as files; apart from the drawings, so that a change of style computes no metric again."""
+"""The metrics of a paper: the numbers of all its runs, and those that combine runs."""
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
+import importlib.util
 
 import pandas as pd
 
-from recaps import io, npz
-from recaps.report.results import Results, metric_rows
-from recaps.workflow.layout import METRICS_FILES
+from recaps import io
+from recaps.evaluation.record import metric_rows
+from recaps.report.results import Results
 
 #: Digits of a number in `metrics.csv`.
 DIGITS = "%.8g"
 
 
-def metrics(results: Results, folder: Path) -> None:
-    """Write a paper's `metrics.npz` and `metrics.csv` to `folder`.
+def metrics(results: Results) -> None:
+    """Write a paper's `metrics.csv`: a row for each variant, seed and metric.
 
-    `metrics.npz` holds the arrays of the paper's function `arrays`, if it has one. They are written first, so that the
-    metrics can be computed from them. `metrics.csv` has one row per variant, seed and metric.
+    The paper's module `metrics`, if it has one, computes in `metrics(results) -> rows` what needs several runs or a
+    timing.
     """
-    module = importlib.import_module(f"recaps.papers.{results.name}.metrics")
-    npz.save(folder / METRICS_FILES[1], module.arrays(results) if hasattr(module, "arrays") else {})
-    io.write_text(folder / METRICS_FILES[0], metric_table(results).to_csv(index=False, float_format=DIGITS))
-
-
-def metric_table(results: Results, function: str = "metrics") -> pd.DataFrame:
-    """The table that a function of the paper's module `metrics` returns, in all columns of `metrics.csv`.
-
-    It has no rows if the module has no such function: `combined`, the metrics that combine runs, is optional.
-    """
-    module = importlib.import_module(f"recaps.papers.{results.name}.metrics")
-    values: pd.DataFrame = getattr(module, function)(results) if hasattr(module, function) else metric_rows([])
-    values.insert(0, "paper", results.name)
-    return values.assign(stand_in=results.stand_in)
+    runs = [(name, seed) for seed in results.seeds for name, seeds in results.own_seeds.items() if seed in seeds]
+    tables = [results.numbers(*run) for run in runs]
+    path = f"recaps.papers.{results.name}.metrics"
+    if importlib.util.find_spec(path):
+        tables.append(metric_rows(importlib.import_module(path).metrics(results)))
+    table = pd.concat(tables, ignore_index=True)
+    table.insert(0, "paper", results.name)
+    table = table.assign(stand_in=results.stand_in)
+    io.write_text(results.files.metrics(results.name), table.to_csv(index=False, float_format=DIGITS))

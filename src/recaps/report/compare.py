@@ -89,7 +89,7 @@ def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
-    return collect(read_metrics(Layout(Path(folder)).metrics(name)[0] for name in names))
+    return collect(read_metrics(Layout(Path(folder)).metrics(name) for name in names))
 
 
 def _row(key: tuple[str, str, str], yours: Measured | None, theirs: Measured | None) -> dict[str, object]:

@@ -21,7 +21,7 @@ from recaps.workflow.layout import Layout
 COLUMNS = ("paper", "variant", "seed", "metric", "value", "n", "unit", "stand_in")
 
 #: The metrics of all papers, below the folder of a scale.
-METRICS = str(Layout(Path()).metrics("*")[0])
+METRICS = str(Layout(Path()).metrics("*"))
 
 Record = Mapping[str, Any]
 

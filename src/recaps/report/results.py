@@ -1,26 +1,24 @@
-"""The saved results of a paper: what its metrics, tables and figures read."""
+"""The records of a paper's runs: what its tables and figures read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import SafetensorError, safe_open
 from scipy.stats import bootstrap
 
 from recaps import io
-from recaps.arrays import Arrays
-from recaps.arrays import read as read_split
-from recaps.config.base import snapshot_of
 from recaps.config.variant import Paper
 from recaps.errors import UserError
-from recaps.npz import Array, read
+from recaps.evaluation import record
+from recaps.evaluation.record import MetricRow
+from recaps.npz import Array
 from recaps.report.claims import Printed
 from recaps.workflow import layout
 from recaps.workflow.layout import Layout
@@ -28,18 +26,9 @@ from recaps.workflow.layout import Layout
 STAND_IN = "stand-in data: not a result"
 
 
-class _Arrays(dict[str, Array]):
-    def __init__(self, arrays: Mapping[str, Array], file: Path) -> None:
-        super().__init__(arrays)
-        self.file = file
-
-    def __missing__(self, name: str) -> Array:
-        raise UserError(f"{self.file}: no array '{name}'; delete this file and run again")
-
-
 @dataclass(frozen=True)
 class Results:
-    """The saved results of one paper at one scale.
+    """The records of one paper at one scale. They hold no weights, latents or images of data sets.
 
     Attributes:
         name: the paper, e.g. `sparse`.
@@ -51,6 +40,7 @@ class Results:
         stand_in: whether the runs were trained on stand-in data.
         own: the user's own data that the runs use, e.g. `mine in place of mnist`; the paper's numbers are
             then not shown.
+        shown: the runs whose arrays were read, by variant and seed; a figure's caption names them.
     """
 
     name: str
@@ -61,6 +51,7 @@ class Results:
     printed: Mapping[str, Printed]
     stand_in: bool
     own: Sequence[str] = ()
+    shown: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def note(self) -> str:
@@ -88,11 +79,20 @@ class Results:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """The rows of `metrics.csv`: every number that was measured for the paper."""
-        file, _ = self.files.metrics(self.name)
+        file = self.files.metrics(self.name)
         try:
             return pd.read_csv(file, keep_default_na=True, dtype={"measured_on": str}).fillna({"measured_on": ""})
         except FileNotFoundError as error:
             raise UserError(f"{file}: no such file; first run the stage that writes it") from error
+
+    def numbers(self, variant: str, seed: int) -> pd.DataFrame:
+        """The numbers of a run's record. `metrics` has those of all runs, and those that combine runs."""
+        return record.read_numbers(self.run(variant, seed))
+
+    def number(self, variant: str, seed: int, metric: str) -> float:
+        """A number of a run's record; NaN where it was not measured."""
+        rows = self.numbers(variant, seed)
+        return float(rows.loc[rows["metric"] == metric, "value"].max())
 
     def measured(self, variant: str, metric: str) -> pd.DataFrame:
         """The rows of `metrics.csv` of a variant and a metric, one for each seed; none where it was not measured."""
@@ -108,11 +108,21 @@ class Results:
         """The values that the paper prints, by variant and metric."""
         return {(each.variant, each.metric): each.value for each in self.printed.values()}
 
-    @cached_property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays of `metrics.npz`, computed together with the metrics. One that it lacks raises a UserError."""
-        file = self.files.metrics(self.name)[1]
-        return _Arrays(read(file), file=file)
+    def arrays(self, variant: str, part: str, seed: int | None = None) -> dict[str, Array]:
+        """The arrays of a part of a run's record; of the first seed that has arrays if none is given.
+
+        Raises:
+            UserError: there are none.
+        """
+        seed = self.seed_with_arrays(variant) if seed is None else seed
+        found = record.read_arrays(self.run(variant, seed), part)
+        self.shown.add((variant, seed))
+        return found
+
+    def seed_with_arrays(self, variant: str) -> int:
+        """The first seed of a variant whose record has arrays; its first seed if there is none."""
+        seeds = self.own_seeds[variant]
+        return next((seed for seed in seeds if layout.arrays(self.run(variant, seed)).exists()), seeds[0])
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed if none is given."""
@@ -128,46 +138,19 @@ class Results:
 
     def history(self, variant: str, seed: int | None = None) -> pd.DataFrame:
         """The run's history: a row per logging step."""
-        file = self.run(variant, seed) / "history.csv"
-        try:
-            return pd.read_csv(file)
-        except FileNotFoundError as error:
-            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
-        except ValueError as error:
-            raise UserError(f"{file}: not a history ({' '.join(str(error).split())}); train again") from error
+        return record.read_history(self.run(variant, seed) / "history.csv")
 
     def evaluations(self, variant: str, seed: int | None = None) -> pd.DataFrame:
         """The test error during training: columns `step` and `test_error` (percent)."""
-        history = self.history(variant, seed)
-        if "test_error" not in history or history["test_error"].isna().all():
-            raise UserError(
-                f"{self.run(variant, seed) / 'history.csv'}: no test errors; set training.evaluate_every of '{variant}'"
-                f" in {self.name}/paper.yaml and train again"
-            )
-        return history[["step", "test_error"]].dropna().reset_index(drop=True)
+        return record.evaluations(self.history(variant, seed), self.run(variant, seed))
 
     def all_evaluations(self, variant: str) -> pd.DataFrame:
         """The test errors of every seed, with a column `seed`."""
         return pd.concat([self.evaluations(variant, seed).assign(seed=seed) for seed in self.own_seeds[variant]])
 
-    def weight(self, variant: str, name: str, seed: int | None = None) -> Array:
-        """One tensor of the trained model, by its name in `model.safetensors`."""
-        file = self.run(variant, seed) / "model.safetensors"
-        try:
-            with safe_open(file, framework="numpy") as tensors:
-                return np.asarray(tensors.get_tensor(name))
-        except FileNotFoundError as error:
-            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
-        except SafetensorError as error:
-            raise UserError(f"{file}: cannot read tensor '{name}' ({error}); train again") from error
-
     def timing(self, name: str) -> dict[str, Any]:
         """Seconds per training step of several variants, measured side by side."""
         return dict(io.read_json(self.files.timing(self.name, name)))
-
-    def split(self, set_name: str) -> Arrays:
-        """Images and labels of a set, given as `name/split`, or of the set that replaces it at this scale."""
-        return read_split(self.files.dataset(self.resolve(set_name)))
 
     def test_set(self, variant: str) -> str:
         """The test split of the data that a variant is trained on, as used at this scale."""
@@ -175,64 +158,12 @@ class Results:
 
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """A head's result for every seed."""
-        fitted = self.paper.heads[head].kind != "argmax"
-        file = layout.heads if fitted else layout.scores
-        return [_result(file(self.run(variant, seed)), head, protocol) for seed in self.own_seeds[variant]]
+        seeds = self.own_seeds[variant]
+        return [record.head_result(self.run(variant, seed), self.paper, head, protocol) for seed in seeds]
 
     def accuracy(self, variant: str, head: str, protocol: str) -> Array:
         """A head's accuracy in percent for every seed, [seeds]."""
         return np.array([100 * result["accuracy"] for result in self.head(variant, head, protocol)])
-
-    def latents(self, variant: str, set_name: str, *names: str, seed: int | None = None) -> dict[str, Array]:
-        """The arrays `names` of a run's latents on a set."""
-        return read(layout.latents(self.run(variant, seed)), names, part=self.resolve(set_name))
-
-    def probe(self, variant: str, name: str, seed: int | None = None) -> dict[str, Array]:
-        """All arrays of a probe."""
-        return read(layout.probes(self.run(variant, seed)), part=name)
-
-
-def _result(file: Path, head: str, protocol: str) -> dict[str, Any]:
-    results = io.read_json(file)
-    if protocol not in results.get(head, {}):
-        raise UserError(f"{file}: has no result of head '{head}' under protocol '{protocol}'; delete it and run again")
-    return dict(results[head][protocol])
-
-
-def head_metrics(results: Results) -> pd.DataFrame:
-    """The accuracies of all heads: a row per variant, seed, head and protocol, in the columns of `metrics.csv`."""
-    rows = []
-    for variant, settings in results.paper.variants.items():
-        for head, protocols in settings.heads.items():
-            for protocol in protocols:
-                test = results.resolve(snapshot_of(results.paper.protocols[protocol].test.set)[0])
-                for seed, result in zip(results.own_seeds[variant], results.head(variant, head, protocol), strict=True):
-                    value, n = 100 * result["accuracy"], result["n"]
-                    rows.append((variant, seed, f"{head}-{protocol}", value, math.nan, n, "percent", test))
-    return metric_rows(rows)
-
-
-MetricRow = tuple[str, int, str, float, float, int, str, str]
-
-
-def metric_rows(rows: list[MetricRow]) -> pd.DataFrame:
-    """Metrics as a table.
-
-    Returns:
-        Columns variant, seed, metric, value, se, n, unit and measured_on. `se` is the standard error of the value over
-        the `n` images it is measured on; it is empty for accuracies, whose error follows from n. `n` is 0 where the
-        error does not depend on a number of images. `measured_on` is the set.
-    """
-    table = pd.DataFrame(rows, columns=["variant", "seed", "metric", "value", "se", "n", "unit", "measured_on"])
-    # Also without rows, so that tables of numbers stay tables of numbers when they are joined.
-    return table.astype({"seed": int, "value": float, "se": float, "n": int})
-
-
-def mean_row(variant: str, seed: int, metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
-    """The row of a metric that is the mean of one value per image (or per round of a timing)."""
-    n = len(values)
-    error = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-    return variant, seed, metric, float(values.mean()), error, n, unit, measured_on
 
 
 def time_ratio_row(variant: str, seed: int, metric: str, timing: Mapping[str, Any], other: str) -> MetricRow:

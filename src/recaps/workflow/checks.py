@@ -51,7 +51,7 @@ def _papers(project: Project) -> None:
     for name, paper in project.papers.items():
         if name in TARGETS:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
-        needed = {"claims.yaml": True, "README.md": True, "metrics.py": True}
+        needed = {"claims.yaml": True, "README.md": True, "record.py": True}
         needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
         needed["probes.py"] = any(variant.probes for variant in paper.variants.values())
         for file, is_needed in needed.items():

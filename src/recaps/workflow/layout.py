@@ -15,10 +15,12 @@ DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
 #: What is read from a trained model: latents, probes, and the accuracies of its own class scores.
 READ_FILES = ("latents.npz", "probes.npz", "scores.json")
+#: The record of a run, besides the results of its heads: what is drawn, and what is published.
+RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
 TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
-#: The metrics of a paper: all numbers, and the arrays that its drawings need.
-METRICS_FILES = ("metrics.csv", "metrics.npz")
+#: The numbers that were measured on a run, and the arrays that pictures of it need.
+MEASURED_FILES = ("numbers.csv", "arrays.npz")
 SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 
@@ -37,7 +39,7 @@ class Layout:
         return self.folder / "runs" / paper
 
     def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
-        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES` and the results of its heads."""
+        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES`, the results of its heads, `MEASURED_FILES`."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
@@ -48,14 +50,17 @@ class Layout:
         """Return the folder of a paper's tables, figures, metrics and timings."""
         return self.folder / "papers" / paper
 
-    def metrics(self, paper: str = "{paper}") -> list[Path]:
-        return [self.paper(paper) / name for name in METRICS_FILES]
+    def metrics(self, paper: str = "{paper}") -> Path:
+        """Return the table of all numbers of a paper."""
+        return self.paper(paper) / "metrics.csv"
 
     def timing(self, paper: str = "{paper}", name: str = "{timing}") -> Path:
         return self.paper(paper) / "timings" / f"{name}.json"
 
     def table(self, paper: str = "{paper}", name: str = "{table}") -> list[Path]:
-        return [self.paper(paper) / f"{name}.{ending}" for ending in TABLE_FORMATS]
+        return [self.paper(paper) / f"{name}.{ending}" for ending in #: The record of a run, besides the results of its heads: what is drawn, and what is published.
+RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
+TABLE_FORMATS]
 
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
@@ -92,6 +97,16 @@ def scores(run: Path) -> Path:
 def heads(run: Path) -> Path:
     """Return the results of the classifiers fitted on a run's latents, by head and protocol."""
     return run / "heads.json"
+
+
+def numbers(run: Path) -> Path:
+    """Return the numbers that were measured on a run, a row each."""
+    return run / MEASURED_FILES[0]
+
+
+def arrays(run: Path) -> Path:
+    """Return the arrays that pictures of a run need, `part/array`."""
+    return run / MEASURED_FILES[1]
 
 
 def named(folder: Path, files: Iterable[str]) -> dict[str, Path]:

@@ -27,7 +27,7 @@ from recaps.io import short
 from recaps.report.claims import printed
 from recaps.workflow import checks, layout, receipts
 from recaps.workflow.fingerprint import fingerprint
-from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, Layout
+from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
 
 Inputs = dict[str, Any]
 
@@ -121,7 +121,14 @@ class Plan:
             "trained": [str(run / file) for file in RUN_FILES],
             "read": [str(run / file) for file in READ_FILES] if is_read else [],
             "heads": [str(layout.heads(run))] if self._heads(paper, variant, fitted=True) else [],
+            "measured": [str(run / file) for file in MEASURED_FILES],
         }
+
+    def beside(self, paper: str, variant: str, seed: int) -> dict[str, int]:
+        """Return the variants whose runs the record of a run needs, each with its seed."""
+        variants = self.project.papers[paper].variants
+        seeds = {name: self.project.seeds_of(variants[name]) for name in variants[variant].beside}
+        return {name: seed if seed in each else each[0] for name, each in seeds.items()}
 
     def models(self) -> list[str]:
         return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
@@ -145,7 +152,7 @@ class Plan:
 
     def metrics(self) -> list[str]:
         """Return the table of numbers of each paper."""
-        return [str(self.files.metrics(paper)[0]) for paper in self.project.papers]
+        return [str(self.files.metrics(paper)) for paper in self.project.papers]
 
     def tables(self, *papers: str) -> list[str]:
         """Return the files of all tables, or of the tables of some papers."""
@@ -166,7 +173,7 @@ class Plan:
     def paper(self, name: str) -> list[str]:
         """Return all files of one paper: tables, figures, metrics, and the inputs of these."""
         inputs = self.metrics_inputs(SimpleNamespace(paper=name))
-        return [*self.tables(name), *self.figures(name), *map(str, self.files.metrics(name)), *inputs]
+        return [*self.tables(name), *self.figures(name), str(self.files.metrics(name)), *inputs]
 
     def papers(self) -> list[str]:
         """Return all files of all papers."""
@@ -215,17 +222,16 @@ class Plan:
         return [file for name in sorted(map(self.project.resolve, names)) for file in self.dataset_files(name)]
 
     def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
-        """Return the inputs of some tables or figures: the paper's metrics, and the results of the variants shown."""
+        """Return the inputs of some tables or figures: the paper's metrics, and the records of the variants shown."""
         every = list(outputs)
         variants = self.project.papers[paper].matching(tuple(name for each in every for name in each.needs))
         timings = dict.fromkeys(name for each in every for name in each.timings)
-        sets = dict.fromkeys(name for each in every for name in each.sets)
-        return [*map(str, self.files.metrics(paper)), *self._results(paper, variants, timings, sets)]
+        return [str(self.files.metrics(paper)), *self._records(paper, variants, timings)]
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
-        """Return all results of a paper: its runs, what was read from them, its timings, and the sets that it shows."""
+        """Return the records of all runs of a paper, and its timings."""
         settings = self.project.papers[wildcards.paper]
-        return self._results(wildcards.paper, settings.variants, settings.timings, sorted(settings.shown_sets))
+        return self._records(wildcards.paper, settings.variants, settings.timings)
 
     # Settings of the rules
 
@@ -262,6 +268,18 @@ class Plan:
 
     def timing_options(self, wildcards: Any) -> dict[str, Any]:
         return self._timing(wildcards).model_dump(mode="json", exclude={"variants", "networks"})
+
+    def measured_inputs(self, wildcards: Any) -> list[str]:
+        """Return what the record of a run is made of: its files, the sets of its data, and the runs beside it."""
+        paper, variant, seed = wildcards.paper, wildcards.variant, int(wildcards.seed)
+        runs = {variant: seed, **self.beside(paper, variant, seed)}
+        made = [self.of_run(paper, *run) for run in runs.items()]
+        own = self._variant(wildcards)
+        sets = [self.project.resolve(name) for name in own.images]
+        return [
+            *(file for each in made for kind in ("trained", "read", "heads") for file in each[kind]),
+            *(file for name in sets for file in self.dataset_files(name)),
+        ]
 
     def latents_of(self, wildcards: Any) -> dict[str, int | None]:
         """Return the latents to extract, by the names of their sets at this scale, with the number of images.
@@ -350,6 +368,14 @@ class Plan:
         values["papers"] = {name: {**each, "tables": {}, "figures": {}} for name, each in values["papers"].items()}
         return values
 
+    def measured_variant(self, wildcards: Any) -> dict[str, Any]:
+        """Return `measured` with the run's variant and those beside it alone."""
+        values, name = self.measured(wildcards), wildcards.variant
+        every = values["papers"][wildcards.paper]["variants"]
+        kept = [name, *every[name]["beside"]]
+        values["papers"][wildcards.paper] |= {"variants": {each: every[each] for each in kept}, "timings": {}}
+        return values
+
     def drawing(self, paper: str, kind: str) -> dict[str, Callable[[Any], Any]]:
         """Return the parameters of the rule that draws a paper's `tables` or `figures`."""
         outputs: Mapping[str, Output] = getattr(self.project.papers[paper], kind)
@@ -410,6 +436,13 @@ class Plan:
         modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
         return self.code("time_steps", *sorted(modules))
 
+    def record_code(self, wildcards: Any) -> str:
+        """Like `code`, with the paper's module `record` and the families of the models that it loads."""
+        variants = self.project.papers[wildcards.paper].variants
+        loaded = [variants[name] for name in (wildcards.variant, *variants[wildcards.variant].beside)]
+        modules = sorted({module for each in loaded for module in family(each)})
+        return self.code("record_run", f"recaps.papers.{wildcards.paper}.record", *modules)
+
     def metrics_code(self, wildcards: Any) -> str:
         """Like `code`, with the paper's module `metrics`."""
         return self.code("collect_metrics", f"recaps.papers.{wildcards.paper}.metrics")
@@ -425,12 +458,14 @@ class Plan:
         """Return the files of a prepared split, by its name at this scale."""
         return [str(self.files.dataset(name) / file) for file in DATASET_FILES]
 
-    def _results(self, paper: str, variants: Iterable[str], timings: Iterable[str], sets: Iterable[str]) -> list[str]:
-        runs = [self.of_run(*run) for run in self.runs([paper], variants)]
+    def _records(self, paper: str, variants: Iterable[str], timings: Iterable[str]) -> list[str]:
+        """Return the records of runs of some variants, and timings: all that is drawn."""
+        runs = self.runs([paper], variants)
         return [
-            *(file for run in runs for files in run.values() for file in files),
+            *(str(self.files.run(*run) / file) for run in runs for file in RECORD_FILES),
+            *(file for run in runs for file in self.of_run(*run)["heads"]),
+            *(str(layout.scores(self.files.run(*run))) for run in runs if self.of_run(*run)["read"]),
             *(str(self.files.timing(paper, name)) for name in timings),
-            *(file for name in sets for file in self.dataset_files(self.project.resolve(name))),
         ]
 
     def _caption(self, paper: str, output: Output) -> str:

@@ -112,11 +112,36 @@ def evaluate_heads(job: Any) -> None:
     )
 
 
+def record_run(job: Any) -> None:
+    """Measure all that tables and figures need of one run, and keep it as a small record."""
+    from recaps.config.load import Project
+    from recaps.evaluation.record import Run, write
+    from recaps.workflow.layout import Layout
+
+    names, folder = job.wildcards, Path(job.output[0]).parent
+    project, files = Project.model_validate(job.params.project), Layout(folder.parents[3])
+
+    def run(variant: str, seed: int, beside: dict[str, Run]) -> Run:
+        return Run(
+            folder=files.run(names.paper, variant, seed),
+            name=names.paper,
+            paper=project.papers[names.paper],
+            variant=variant,
+            seed=seed,
+            datasets=files.folder / "datasets",
+            resolve=project.resolve,
+            beside=beside,
+        )
+
+    others = {variant: run(variant, seed, {}) for variant, seed in job.params.beside.items()}
+    write(run(names.variant, int(names.seed), others))
+
+
 def collect_metrics(job: Any) -> None:
-    """Compute the metrics of one paper from its runs."""
+    """Collect the numbers of one paper's runs."""
     from recaps.report.collect import metrics
 
-    metrics(saved_results(job), Path(job.output[0]).parent)
+    metrics(saved_results(job))
 
 
 def draw_tables(job: Any) -> None:

@@ -15,7 +15,7 @@ def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axis = plt.subplots(figsize=(4, 3))
     frames = []
     for variant, settings in results.paper.variants.items():
-        ranked = -np.sort(-results.probe(variant, "lengths")["lengths"], axis=1).mean(0)
+        ranked = -np.sort(-results.arrays(variant, "lengths")["lengths"], axis=1).mean(0)
         axis.plot(ranked, marker="o", label=settings.title)
         frames.append(pd.DataFrame({"variant": variant, "rank": range(len(ranked)), "length": ranked}))
     axis.set(xlabel="rank", ylabel="length")
