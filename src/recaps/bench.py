@@ -34,6 +34,7 @@ from recaps.models import build
 from recaps.models.model import Batch, Model
 from recaps.plain import plain
 from recaps.training import device as devices
+from recaps.training import machine
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.timing import count_operations
@@ -85,11 +86,11 @@ def time_step(
     batch = Batches(images_of(arrays, device), training, 0, device)(0)
     few = {key: values[:2] for key, values in batch.items()}
     _stepper(model, few, at, device, precision)()  # compiles the kernels
-    base = devices.peak_memory(device)
+    base = machine.peak_memory(device)
     step = _stepper(model, batch, at, device, precision)
     for _ in range(2):
         step()
-    memory = devices.peak_memory(device)
+    memory = machine.peak_memory(device)
     slow = _stepper(model, batch, at, device, "float32")
     seconds, slowly = [], []
     for place in range(max(steps, plain_steps)):
@@ -223,7 +224,7 @@ def _bench(options: argparse.Namespace) -> None:
     for wanted in options.only or []:
         if wanted not in {name.split("/")[1] for name in variants}:
             raise UserError(f"--only: no variant '{wanted}'{nearest(wanted, (n.split('/')[1] for n in variants))}")
-    device = devices.describe(devices.choose(options.device))
+    device = machine.describe(devices.choose(options.device))
     print(f"PyTorch {torch.__version__} on {device}, models of scale {options.scale}")
     print("relative: seconds per image, relative to the paper's first model on the same data")
     print("bf16, f32: GFLOP/s of matrix products in the same process, and the training step's share of them")

@@ -29,6 +29,7 @@ from recaps.evaluation.latents import latents_of
 from recaps.io import read_json
 from recaps.nn import kernels
 from recaps.training import device as devices
+from recaps.training import machine
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
 from recaps.workflow.plan import Plan
@@ -156,7 +157,7 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     sets = {name: other for name, other in project.config.datasets.items() if not {name, other} & project.own.keys()}
     project = load(values | {"datasets": sets}, options.config)
     times = read_json(options.times) if options.times.is_file() else {}
-    device = options.device or devices.describe(devices.choose("auto"))
+    device = options.device or machine.describe(devices.choose("auto"))
     if options.device and device not in times:
         raise UserError(f"--device: no times of '{device}' in {options.times}{nearest(device, times)}")
     runs = {key: hours(variant, times.get(device, {})) for key, variant in variants(project).items()}

@@ -38,7 +38,7 @@ from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, as_float
 from recaps.training.images import Images
-from recaps.training.run import fresh_model
+from recaps.training.step import fresh_model
 
 #: Images are at least this high and wide; smaller ones get a border of zeros.
 SMALLEST = 24

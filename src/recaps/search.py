@@ -42,7 +42,7 @@ from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.interruption import Interrupted
 from recaps.training.loop import fit
-from recaps.training.run import fresh_model
+from recaps.training.step import fresh_model
 
 #: Steps that are timed to find out how many fit into a given time.
 TIMED = 20

@@ -9,7 +9,7 @@ from recaps.errors import UserError
 from recaps.io import read_json
 from recaps.models.model import Model
 from recaps.training import device as devices
-from recaps.training.run import load_model
+from recaps.training.saved import load_model
 
 
 class Trained(NamedTuple):

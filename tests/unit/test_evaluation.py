@@ -21,7 +21,8 @@ from recaps.evaluation.inference import read_model
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
 from recaps.nn.losses import correct
-from recaps.training.run import load_model, train
+from recaps.training.run import train
+from recaps.training.saved import load_model
 from recaps.workflow.layout import RUN_FILES
 
 pytestmark = pytest.mark.unit

@@ -43,7 +43,8 @@ from recaps.training.images import Images, shifted
 from recaps.training.interruption import Interrupted
 from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
-from recaps.training.run import load_model, train
+from recaps.training.run import train
+from recaps.training.saved import load_model
 from recaps.training.testing import error_on
 from recaps.training.timing import time_variants
 

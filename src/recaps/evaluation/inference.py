@@ -20,7 +20,7 @@ from recaps.evaluation.probes import probe
 from recaps.io import digest_of, read_json
 from recaps.npz import Array
 from recaps.training import device as devices
-from recaps.training.run import load_model
+from recaps.training.saved import load_model
 from recaps.workflow import layout
 from recaps.workflow.layout import RUN_FILES, named
 

@@ -136,7 +136,7 @@ class Run:
         """The trained model on the CPU, in evaluation mode."""
         import torch
 
-        from recaps.training.run import load_model
+        from recaps.training.saved import load_model
 
         return load_model(self.folder, torch.device("cpu"))[0]
 

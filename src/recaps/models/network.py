@@ -38,7 +38,7 @@ class CapsuleNetwork(Model):
             self.routing = registry.build(options.routing, inputs, options.capsules, options.capsule_dim)
         self.conv = initialise(nn.Conv2d(image_shape[0], options.conv_channels, KERNEL), std=0.05)
         self.primary = PrimaryCapsules(
-            options.conv_channels, options.primary_types, options.primary_dim, self.same, options.leaky
+            options.conv_channels, options.primary_types, options.primary_dim, self.same, _leaky(options)
         )
         self.votes = Votes(inputs, options.primary_dim, options.capsules, options.capsule_dim)
         self.bias = nn.Parameter(torch.full((options.capsules, options.capsule_dim), 0.1))
@@ -100,6 +100,12 @@ class CapsuleNetwork(Model):
                 " 17x17; set model.padding: same"
             )
         return size_after(size_after(pixels, KERNEL, 1, self.same), KERNEL, STRIDE, self.same)
+
+
+def _leaky(options: Network) -> bool:
+    """Whether routing shares the coupling with one more output, which is discarded."""
+    routing = getattr(options, "routing", None)
+    return bool(getattr(routing, "leaky", False) or getattr(options, "leaky_routing", False))
 
 
 def support(coupling: Tensor, types: int, grouping: str = "location") -> Tensor:

@@ -36,21 +36,12 @@ class Network(ModelOptions):
     decoder: tuple[Positive, ...] | None = (512, 1024)
     """Widths of the decoder's hidden layers. null: no decoder and no reconstruction loss."""
 
-    @property
-    def leaky(self) -> bool:
-        """Whether routing shares the coupling with one more output, which is discarded."""
-        return False
-
 
 class RoutedNetwork(Network):
     """A network with a routing algorithm from `recaps.nn.routing`."""
 
     routing: VoteRouting = Field("dynamic", validate_default=True)
     """Routing algorithm: its `name` and its options, or its name alone."""
-
-    @property
-    def leaky(self) -> bool:
-        return bool(getattr(self.routing, "leaky", False))
 
     @property
     def modules(self) -> list[str]:

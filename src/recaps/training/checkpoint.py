@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from recaps import io
 from recaps.errors import UserError
+from recaps.training import saved
 
 FILE = "checkpoint.pt"
 #: The checkpoint before the last, in case the last is damaged.
@@ -71,11 +71,6 @@ def read(file: Path) -> dict[str, Any] | None:
     return dict(torch.load(BytesIO(content[DIGEST:]), map_location="cpu", weights_only=True))
 
 
-def weights(model: nn.Module, start: str = "") -> dict[str, Tensor]:
-    """Return the weights and buffers of a model on the CPU. `start` comes before each name."""
-    return {start + name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-
-
 def snapshot(folder: Path, step: int) -> Path:
     """Return the file of the weights after a step."""
     return folder / f"step-{step}.safetensors"
@@ -83,23 +78,8 @@ def snapshot(folder: Path, step: int) -> Path:
 
 def keep_snapshot(folder: Path, model: nn.Module, step: int) -> None:
     """Write the weights after a step. A run that is resumed writes the same bits again."""
-    tensors = weights(model, f"step-{step}/")
+    tensors = saved.weights(model, f"step-{step}/")
     io.write_bytes(snapshot(folder, step), safetensors.torch.save(tensors))
-
-
-def of_step(tensors: Mapping[str, Tensor], step: int | None) -> dict[str, Tensor]:
-    """Return the final weights (None), or those after a step, from the tensors of a run's `model.safetensors`."""
-    start = "" if step is None else f"step-{step}/"
-    return {
-        name.removeprefix(start): value
-        for name, value in tensors.items()
-        if (name.startswith(start) if start else not name.startswith("step-"))
-    }
-
-
-def steps(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Return the steps of the snapshots among the tensors of a run's `model.safetensors`."""
-    return sorted({int(name.partition("/")[0].removeprefix("step-")) for name in tensors if name.startswith("step-")})
 
 
 def sweep(folder: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from recaps.errors import UserError
+from recaps.training.machine import cpuinfo
 
 NAMES = ("auto", "cpu", "cuda")
 
@@ -72,7 +73,7 @@ def multiply_by_onednn() -> None:
     """
     has_amx = torch.cpu.get_capabilities().get("amx_bf16")
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    if wide and not has_amx and _cpuinfo("vendor_id") != "GenuineIntel":
+    if wide and not has_amx and cpuinfo("vendor_id") != "GenuineIntel":
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
 
 
@@ -91,34 +92,3 @@ def resolve(device: torch.device, precision: str) -> str:
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bf16" if device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16") else "float32"
-
-
-def describe(device: torch.device) -> str:
-    """Return the device's name, for records."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the peak memory of the GPU, or else of this process, in bytes."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _cpuinfo(key: str) -> str:
-    """Return a line of Linux's description of the processor, or an empty text."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith(key)), "")
-    except OSError:
-        return ""

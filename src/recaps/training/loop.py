@@ -17,9 +17,9 @@ from recaps.errors import TryAgain, UserError
 from recaps.models.model import Model, learning_rate
 from recaps.training import checkpoint
 from recaps.training.batches import Batches
-from recaps.training.device import arithmetic
 from recaps.training.interruption import Interrupted, StopRequests
 from recaps.training.lease import Lease
+from recaps.training.step import take_step
 
 
 @dataclass
@@ -79,8 +79,7 @@ def fit(
         clock, saved = time.perf_counter(), time.perf_counter()
         waiting: list[dict[str, Tensor]] = []
         while progress.step < training.steps:
-            with arithmetic(batches.device, training.precision):
-                waiting.append(model.training_step(batches(progress.step), progress.step))
+            waiting.append(take_step(model, batches, progress.step))
             progress.step += 1
             if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)

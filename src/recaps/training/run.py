@@ -14,21 +14,18 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from pydantic import ValidationError
 
 from recaps import io, provenance
 from recaps.arrays import Arrays, read
-from recaps.config.families import ModelOptions, families
 from recaps.config.training import Training
 from recaps.errors import UserError
-from recaps.models import build
 from recaps.models.model import Model
-from recaps.training import checkpoint
+from recaps.training import checkpoint, machine, saved
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.loop import Progress, fit
-from recaps.training.randomness import generator
+from recaps.training.step import fresh_model
 from recaps.training.testing import error_on
 
 
@@ -84,7 +81,7 @@ def train(
         _fingerprint(settings, seed, [dataset, *([test] if test else [])], where),
         checkpoint_seconds=checkpoint_seconds,
         start={
-            "device": devices.describe(where),
+            "device": machine.describe(where),
             "precision": devices.resolve(where, training.precision),
             "torch": str(torch.__version__),
             "started": started,
@@ -103,7 +100,7 @@ def train(
         "config": resolved,
         "dataset": arrays.record,
         **provenance.describe(project),
-        "device": devices.describe(where),
+        "device": machine.describe(where),
         "started": progress.starts[0]["started"],
         "starts": progress.starts,
         "finished": provenance.now(),
@@ -112,55 +109,6 @@ def train(
     io.write_json(out / "record.json", record)
     # The last checkpoint stays, so that lost outputs are written again without training.
     (checkpoints / checkpoint.PREVIOUS).unlink(missing_ok=True)
-
-
-def load_model(run: Path, device: torch.device, step: int | None = None) -> tuple[Model, dict[str, Any]]:
-    """Return the trained model of a run in evaluation mode on `device`, and its resolved config.
-
-    With `step`, the weights are those of the snapshot after that step.
-
-    Raises:
-        UserError: a file is missing, damaged or of another version of this package, or there is no such snapshot.
-    """
-    config = io.read_json(run / "config.json")
-    options = _options(config["model"], run / "config.json")
-    model = build(options, tuple(config["image_shape"]), config["classes"])
-    file = run / "model.safetensors"
-    try:
-        tensors = safetensors.torch.load_file(file)
-        weights = checkpoint.of_step(tensors, step)
-        # A model that learns nothing has no weights.
-        lacks = step is not None and not weights and bool(model.state_dict())
-        if not lacks:
-            model.load_state_dict(weights)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{file}: cannot be read ({reason}); delete the run and train again") from error
-    if lacks:
-        there = ", ".join(map(str, checkpoint.steps(tensors))) or "none"
-        raise UserError(f"{file}: there is no snapshot of step {step}; it has {there}")
-    return model.place(device).eval(), config
-
-
-def _options(settings: Mapping[str, Any], file: Path) -> ModelOptions:
-    """Return the options of a model that is read from `file`."""
-    try:
-        return families()[settings["family"]].model_validate(settings)
-    except KeyError:
-        problem = f"there is no family '{settings['family']}'"
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    mend = "train it again, or use the commit in its record.json"
-    raise UserError(f"{file}: model: {problem}; the run was made by another version of recaps: {mend}")
-
-
-def fresh_model(settings: Mapping[str, Any], image_shape: tuple[int, int, int], classes: int, seed: int) -> Model:
-    """Build a model with the initial weights of a seed."""
-    options = families()[settings["model"]["family"]].model_validate(settings["model"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(seed, "initial weights").initial_seed())
-        return build(options, image_shape, classes)
 
 
 def _tester(
@@ -195,7 +143,7 @@ def _fingerprint(settings: Mapping[str, Any], seed: int, datasets: Sequence[Path
 def _save(model: Model, checkpoints: Path, training: Training, file: Path) -> None:
     """Write the weights, and those of the snapshots as `step-1000/...`."""
     snapshots = [checkpoint.snapshot(checkpoints, step).read_bytes() for step in {*training.snapshots.values()}]
-    tensors = checkpoint.weights(model)
+    tensors = saved.weights(model)
     for each in snapshots:
         tensors |= safetensors.torch.load(each)
     io.write_bytes(file, safetensors.torch.save(tensors))
@@ -216,7 +164,7 @@ def _cost(model: Model, progress: Progress, training: Training, device: torch.de
         "wall_seconds": round(progress.seconds, 2),
         "interruptions": progress.interruptions,
         "images_per_second": round(progress.step * training.batch_size / max(progress.seconds, 1e-9), 1),
-        "peak_memory_bytes": devices.peak_memory(device),
+        "peak_memory_bytes": machine.peak_memory(device),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "metrics": {k: v for k, v in progress.history[-1].items() if k not in ("step", "seconds", "images_per_second")},
     }

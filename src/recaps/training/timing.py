@@ -19,10 +19,11 @@ from recaps.config.training import Training
 from recaps.models.model import Batch, Model
 from recaps.plain import plain
 from recaps.training import device as devices
+from recaps.training import machine
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import Images, images_of
 from recaps.training.randomness import generator
-from recaps.training.run import fresh_model
+from recaps.training.step import fresh_model, take_step
 
 #: A timing warns if the slowest round of a variant takes more than this many times as long as the fastest.
 UNEVEN = 2
@@ -109,7 +110,7 @@ def time_variants(
             "batch_size": {name: training.batch_size for name, training in trainings.items()},
             "precision": {name: devices.resolve(where, training.precision) for name, training in trainings.items()},
             "stand_in": any(arrays.record["stand_in"] for arrays in splits.values()),
-            "device": devices.describe(where),
+            "device": machine.describe(where),
             "torch": str(torch.__version__),
             **provenance.describe(project),
         },
@@ -157,8 +158,7 @@ def _stepper(model: Model, batches: Batches, phase: range) -> Callable[[int], No
     def step(n: int) -> None:
         model.train()
         for number in itertools.islice(numbers, n):
-            with devices.arithmetic(batches.device, model.training_options.precision):
-                model.training_step(batches(number), number)
+            take_step(model, batches, number)
 
     return step
 

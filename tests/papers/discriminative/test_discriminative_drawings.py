@@ -501,7 +501,7 @@ def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -
     import torch
 
     from recaps.models import build
-    from recaps.training.run import load_model
+    from recaps.training.saved import load_model
 
     options = project.papers["discriminative"].variants["fashion-dr"].model.model_copy(update={"decoder": (8, 8)})
     model: Any = build(options, (1, 28, 28), 10)

@@ -20,7 +20,7 @@ from recaps.models import build
 from recaps.models.model import learning_rate
 from recaps.papers.experts.options import RBMOptions
 from recaps.papers.experts.rbm import RBM
-from recaps.training.run import load_model
+from recaps.training.saved import load_model
 
 pytestmark = pytest.mark.unit
 

@@ -28,7 +28,7 @@ from recaps.models.model import Model
 from recaps.training import device as devices
 from recaps.training.batches import as_float, view
 from recaps.training.randomness import generator
-from recaps.training.run import load_model
+from recaps.training.saved import load_model
 
 #: Standard deviation of the noise of the test `noisy`, as a part of white.
 DEVIATION = 0.2

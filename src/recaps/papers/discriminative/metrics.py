@@ -255,7 +255,7 @@ def _reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
     """Decode each label's capsule with the decoder of a run: [N, L, D], [N] to [N, H, W]."""
     import torch
 
-    from recaps.training.run import load_model
+    from recaps.training.saved import load_model
 
     model: Any = load_model(run, torch.device("cpu"))[0]
     mask = np.eye(capsules.shape[1], dtype=np.float32)[labels]

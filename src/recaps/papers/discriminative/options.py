@@ -43,7 +43,3 @@ class DiscriminativeOptions(Supervised):
     leaky_routing: bool = False
     """Reading. Divide the primary convolution by one more than the number of types, as leaky routing in SUPCAPS does on
     CIFAR-10. The class capsules do not change."""
-
-    @property
-    def leaky(self) -> bool:
-        return self.leaky_routing

@@ -46,7 +46,7 @@ class Judge:
 
         from recaps.config.training import Training
         from recaps.models.convnet import ConvNet
-        from recaps.training.run import load_model
+        from recaps.training.saved import load_model
 
         model, config = load_model(run, torch.device("cpu"))
         if not isinstance(model, ConvNet):

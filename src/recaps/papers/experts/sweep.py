@@ -37,7 +37,7 @@ from recaps.report.metrics import selectivity, usage
 from recaps.training import device as devices
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
-from recaps.training.run import fresh_model
+from recaps.training.step import fresh_model
 
 #: Images that nothing learns from, and those that samples are compared with.
 HELD_OUT, COMPARED = 5000, 2000

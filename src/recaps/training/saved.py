@@ -1,0 +1,79 @@
+"""The weights of trained models, with those of snapshots, in `model.safetensors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from recaps import io
+from recaps.config.families import ModelOptions, families
+from recaps.errors import UserError
+from recaps.models import build
+from recaps.models.model import Model
+
+
+def load_model(run: Path, device: torch.device, step: int | None = None) -> tuple[Model, dict[str, Any]]:
+    """Return the trained model of a run in evaluation mode on `device`, and its resolved config.
+
+    With `step`, the weights are those of the snapshot after that step.
+
+    Raises:
+        UserError: a file is missing, damaged or of another version of this package, or there is no such snapshot.
+    """
+    config = io.read_json(run / "config.json")
+    options = _options(config["model"], run / "config.json")
+    model = build(options, tuple(config["image_shape"]), config["classes"])
+    file = run / "model.safetensors"
+    try:
+        tensors = safetensors.torch.load_file(file)
+        weights = of_step(tensors, step)
+        # A model that learns nothing has no weights.
+        lacks = step is not None and not weights and bool(model.state_dict())
+        if not lacks:
+            model.load_state_dict(weights)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file}: cannot be read ({reason}); delete the run and train again") from error
+    if lacks:
+        there = ", ".join(map(str, steps(tensors))) or "none"
+        raise UserError(f"{file}: there is no snapshot of step {step}; it has {there}")
+    return model.place(device).eval(), config
+
+
+def _options(settings: Mapping[str, Any], file: Path) -> ModelOptions:
+    """Return the options of a model that is read from `file`."""
+    try:
+        return families()[settings["family"]].model_validate(settings)
+    except KeyError:
+        problem = f"there is no family '{settings['family']}'"
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    mend = "train it again, or use the commit in its record.json"
+    raise UserError(f"{file}: model: {problem}; the run was made by another version of recaps: {mend}")
+
+
+def weights(model: nn.Module, start: str = "") -> dict[str, Tensor]:
+    """Return the weights and buffers of a model on the CPU. `start` comes before each name."""
+    return {start + name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+
+
+def of_step(tensors: Mapping[str, Tensor], step: int | None) -> dict[str, Tensor]:
+    """Return the final weights (None), or those after a step, from the tensors of a run's `model.safetensors`."""
+    start = "" if step is None else f"step-{step}/"
+    return {
+        name.removeprefix(start): value
+        for name, value in tensors.items()
+        if (name.startswith(start) if start else not name.startswith("step-"))
+    }
+
+
+def steps(tensors: Mapping[str, Tensor]) -> list[int]:
+    """Return the steps of the snapshots among the tensors of a run's `model.safetensors`."""
+    return sorted({int(name.partition("/")[0].removeprefix("step-")) for name in tensors if name.startswith("step-")})
