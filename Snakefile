@@ -12,6 +12,7 @@ from recaps.report.cost import summary
 from recaps.workflow import layout
 from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout, named
 from recaps.workflow.plan import growing, start
+from recaps.workflow.state import to_make_again
 
 min_version("9.27")
 
@@ -26,12 +27,13 @@ configfile: "config/config.yaml"
 
 
 attend()
-plan = start(
-    config,
-    Path(workflow.basedir),
-    # These make nothing, so they may run beside damaged results.
-    check=workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv),
-)
+plan = start(config, Path(workflow.basedir))
+# The receipts of the results decide what is made again, not the triggers of Snakemake, which know only what it made itself.
+workflow.dag_settings.rerun_triggers = frozenset()
+# These make nothing, so they may run beside damaged results.
+if workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv):
+    again = to_make_again(plan, workflow.dag_settings.targets, dry=bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv)))
+    workflow.dag_settings.forcerun = {*workflow.dag_settings.forcerun, *again}
 
 
 # The patterns of all files.

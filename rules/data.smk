@@ -31,7 +31,7 @@ rule prepare_dataset:
         mem_mb=growing(4000),
         runtime=growing(30),
     params:
-        code=plan.code("prepare_dataset"),
+        identity=plan.identity("prepare_dataset"),
         source=plan.preparation,
     message:
         "Preparing {wildcards.dataset}/{wildcards.split}"

@@ -15,7 +15,9 @@ rule evaluate_heads:
         mem_mb=growing(8000),
         runtime=growing(240),
     params:
-        code=plan.code("evaluate_heads"),
+        identity=plan.identity("evaluate_heads"),
+        code=plan.heads_code,
+        checkpoints=plan.checkpoints,
         heads=plan.fitted_heads,
         kept=plan.kept_heads,
     message:

@@ -20,7 +20,8 @@ rule read_model:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        code=plan.read_model_code,
+        identity=plan.identity("read_model"),
+        checkpoints=plan.checkpoints,
         codes=plan.read_model_codes,
         latents=plan.latents_of,
         probes=plan.probes_of,

@@ -12,7 +12,7 @@ rule collect_metrics:
         "../envs/recaps.yaml"
     localrule: True
     params:
-        code=plan.metrics_code,
+        identity=plan.identity("collect_metrics"),
         project=plan.measured,
         printed={},
     message:

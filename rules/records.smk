@@ -15,7 +15,8 @@ rule record_run:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        code=plan.record_code,
+        identity=plan.identity("record_run"),
+        checkpoints=plan.checkpoints,
         project=plan.measured_variant,
         beside=lambda wildcards: plan.beside(wildcards.paper, wildcards.variant, int(wildcards.seed)),
     message:

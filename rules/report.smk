@@ -36,7 +36,7 @@ rule score_claims:
     conda:
         "../envs/recaps.yaml"
     params:
-        code=plan.code("score_claims"),
+        identity=plan.identity("score_claims"),
         papers=list(plan.project.papers),
         left_out=plan.left_out,
         own=plan.own_data,
@@ -64,7 +64,7 @@ rule build_report:
     conda:
         "../envs/recaps.yaml"
     params:
-        code=plan.code("build_report"),
+        identity=plan.identity("build_report"),
         project=lambda wildcards: plan.settings(),
     message:
         "Report of scale {wildcards.scale}: {output.html}"

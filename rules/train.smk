@@ -20,9 +20,9 @@ rule train_variant:
         # attempt continues. Not USR1, which would kill Snakemake. Other clusters ignore this.
         slurm_extra="--signal=TERM@120",
     params:
-        code=plan.family_code("train_variant"),
+        identity=plan.identity("train_variant"),
         settings=plan.training,
-        # Not an output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
+        # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
         checkpoints=plan.checkpoints,
     message:
         "Training {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed} (progress: {log})"
@@ -47,7 +47,7 @@ rule time_steps:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        code=plan.timing_code,
+        identity=plan.identity("time_steps"),
         variants=plan.timed_variants,
         options=plan.timing_options,
     message:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from recaps.command import at_least_one, command
 from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
-from recaps.io import read_json
-from recaps.workflow import layout, new, stages
-from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RUN_FILES, named
+from recaps.workflow import new, stages
+from recaps.workflow.jobs import Job, Names
 from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import check, receipt
+from recaps.workflow.receipts import Receipts, refuse
+from recaps.workflow.state import State
 
 COMMANDS = {
     "list": "list the variants",
@@ -45,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "list":
         return _print(_listing(project))
     plan = Plan(project)
-    check(plan.files.folder)
+    refuse(Receipts(plan.files.folder).check())
     return _run(plan, options)
 
 
@@ -98,114 +97,25 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
                 raise UserError(f"--variants: {lost.reason(variant)}")
         if name not in known:
             raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
-    for paper, variant, seed in plan.runs(variants=options.variants):
+    for run in plan.runs(variants=options.variants):
+        files = [file for each in plan.of_run(*run).values() for file in each]
         try:
-            Run(plan, paper, variant, seed, options.threads).complete()
+            for job in plan.needed(files):
+                _complete(plan, job, options.threads)
         except TryAgain as error:
+            paper, variant, seed = run
             raise TryAgain(f"{paper}/{variant}, seed {seed}: {error}") from error
     return 0
 
 
-class Names(dict[str, Any]):
-    """Values by name, also as attributes, as Snakemake passes them to a script."""
-
-    __getattr__ = dict.__getitem__
-
-
-class Run:
-    """One run with everything that is read from it, made stage by stage. Existing files are kept."""
-
-    def __init__(self, plan: Plan, paper: str, variant: str, seed: int, threads: int | None) -> None:
-        self.plan, self.threads = plan, threads
-        self.names = Names(scale=plan.scale, paper=paper, variant=variant, seed=seed)
-        self.variant = plan.project.papers[paper].variants[variant]
-        self.folder = plan.files.run(paper, variant, seed)
-        self.trained = named(self.folder, RUN_FILES)
-
-    def complete(self) -> None:
-        self.train()
-        made = self.plan.of_run(self.names["paper"], self.names["variant"], self.names["seed"])
-        if made["read"]:
-            self.read()
-        if made["heads"]:
-            self.evaluate()
-        self.record()
-
-    def train(self) -> None:
-        settings = self.plan.training(self.names)
-        if self.trained["record"].exists():
-            made = read_json(self.trained["config"])
-            if any(made[key] != settings[key] for key in settings):
-                raise UserError(f"{self.folder}: the run was made with other settings; move or delete it to train anew")
-            return
-        inputs = {"dataset": self.plan.training_set(self.names), "test": self.plan.evaluation_set(self.names)}
-        params = {"settings": settings, "checkpoints": self.plan.checkpoints(self.names)}
-        self._make("train_variant", self.names, inputs, self.trained, params)
-
-    def read(self) -> None:
-        plan, names = self.plan, self.names
-        params = {
-            "codes": plan.read_model_codes(names),
-            "latents": plan.latents_of(names),
-            "probes": plan.probes_of(names),
-            "test": plan.probed_set(names),
-            "heads": plan.own_heads(names),
-        }
-        inputs = self.trained | {"sets": plan.read_sets(names)}
-        self._make("read_model", names, inputs, named(self.folder, READ_FILES), params)
-
-    def evaluate(self) -> None:
-        plan, names = self.plan, self.names
-        params = {
-            "code": plan.code("evaluate_heads"),
-            "heads": plan.fitted_heads(names),
-            "kept": plan.kept_heads(names),
-        }
-        inputs, output = {"latents": layout.latents(self.folder)}, {"heads": layout.heads(self.folder)}
-        self._make("evaluate_heads", names, inputs, output, params)
-
-    def record(self) -> None:
-        plan, names = self.plan, self.names
-        beside = plan.beside(names["paper"], names["variant"], names["seed"])
-        for variant, seed in beside.items():
-            Run(plan, names["paper"], variant, seed, self.threads).complete()
-        params = {"code": plan.record_code(names), "project": plan.measured_variant(names), "beside": beside}
-        sets = [file for file in plan.measured_inputs(names) if "datasets" in Path(file).parts]
-        self._make("record_run", names, {"sets": sets}, named(self.folder, MEASURED_FILES), params)
-
-    def _prepare(self, folder: Path) -> None:
-        """Fetch and prepare a split, unless it is there."""
-        output = named(folder, DATASET_FILES)
-        if not output["record"].exists():
-            dataset, split = folder.parts[-2:]
-            names = Names(self.names, dataset=dataset, split=split)
-            for raw in map(Path, self.plan.raw_files(names)):
-                stages.fetch_file(self._job(Names(dataset=raw.parent.name, file=raw.name), {}, {"file": raw}, {}))
-            self._make("prepare_dataset", names, {}, output, {"source": self.plan.preparation(names)})
-
-    def _make(
-        self, stage: str, names: Names, inputs: dict[str, Any], output: dict[str, Path], params: dict[str, Any]
-    ) -> None:
-        """Run a stage if its outputs are missing; first prepare the splits among its inputs."""
-        *_, last = output.values()
-        if last.exists():
-            return
-        print(f"recaps: making {last}", file=sys.stderr, flush=True)
-        sets = [file for files in inputs.values() if isinstance(files, list) for file in files]
-        for folder in dict.fromkeys(Path(file).parent for file in sets):
-            self._prepare(folder)
-        with receipt(list(output.values())):
-            getattr(stages, stage)(self._job(names, inputs, output, params))
-
-    def _job(self, names: Names, inputs: dict[str, Any], output: dict[str, Path], params: dict[str, Any]) -> Names:
-        """Return what Snakemake would pass to the rule's script."""
-        return Names(
-            wildcards=names,
-            input=Names(inputs),
-            output=Names(output),
-            params=Names(params),
-            config=self.plan.project.config.model_dump(),
-            resources={},
-            threads=self.threads,
-            scriptdir=Path("workflow", "scripts"),
-        )
+def _complete(plan: Plan, job: Job, threads: int | None) -> None:
+    """Make the outputs of a job unless they are there and match the plan."""
+    there = all(Path(file).exists() for file in job.outputs)
+    reason = State(plan).reason(job) if there else ""
+    if there and not reason:
+        return
+    print(f"recaps: making {job}{f' again: {reason}' if reason else ''}", file=sys.stderr, flush=True)
+    for raw in map(Path, plan.raw_files(job.names) if job.stage == "prepare_dataset" else ()):
+        names = Names(dataset=raw.parent.name, file=raw.name)
+        stages.fetch_file(Names(wildcards=names, output=Names(file=raw), config=plan.project.config.model_dump()))
+    stages.make(job.stage, plan.as_snakemake(job, threads))

@@ -41,6 +41,7 @@ from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.interruption import Interrupted
+from recaps.training.lease import Lease
 from recaps.training.loop import fit
 from recaps.training.step import fresh_model
 
@@ -133,7 +134,9 @@ def _trained(variant: Variant, arrays: Arrays, given: argparse.Namespace) -> Mod
     model.configure(training)
     learned = images_of(arrays.take(slice(-given.held_out)), where)
     with TemporaryDirectory() as folder:
-        fit(model, Batches(learned, training, given.seed, where), Path(folder), "", checkpoint_seconds=1e9, start={})
+        batches = Batches(learned, training, given.seed, where)
+        with Lease(Path(folder)) as lease:
+            fit(model, batches, Path(folder), "", lease=lease, checkpoint_seconds=1e9, start={})
     model.eval()
     return model
 

@@ -3,5 +3,5 @@
 from recaps.workflow import stages
 from recaps.workflow.job import job
 
-with job(snakemake, show=True, raw=True):
+with job(snakemake, show=True):
     stages.fetch_file(snakemake)

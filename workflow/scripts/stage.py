@@ -7,4 +7,4 @@ from recaps.workflow import stages
 from recaps.workflow.job import job
 
 with job(snakemake):
-    getattr(stages, snakemake.rule.partition("_of_")[0])(snakemake)
+    stages.make(snakemake.rule.partition("_of_")[0], snakemake)

@@ -15,6 +15,15 @@ VIEWPOINT_SPLITS = ("train", "familiar", "novel")
 #: Splits that are derived from the base set's test split. All others are derived from its train split.
 FROM_TEST = ("test", "familiar", "novel")
 STAND_IN = "stand-in (scikit-learn digits)"
+#: The module of `recaps.datasets.formats` that reads the official files of each base set.
+FORMATS = {
+    "mnist": "idx",
+    "fashion-mnist": "idx",
+    "cifar10": "cifar",
+    "cifar10-jpeg": "jpegzip",
+    "smallnorb": "smallnorb",
+    "affnist": "affnist",
+}
 #: Number of images in each split of a stand-in for a set that own data can replace.
 STAND_IN_COUNTS = {"train": 1437, "test": 360}
 

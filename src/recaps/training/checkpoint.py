@@ -15,13 +15,29 @@ from torch import nn
 
 from recaps import io
 from recaps.errors import UserError
+from recaps.identity import Identity, differences, key
 from recaps.training import saved
 
 FILE = "checkpoint.pt"
+#: What a folder's checkpoints are of.
+IDENTITY = "identity.json"
 #: The checkpoint before the last, in case the last is damaged.
 PREVIOUS = "checkpoint.previous.pt"
 #: Bytes of the checksum at the start of a checkpoint.
 DIGEST = hashlib.sha256().digest_size
+
+
+def folder_of(run: Path, identity: Identity) -> tuple[Path, str]:
+    """Return the folder below `run` for the checkpoints of an identity, and their fingerprint; make it if it is new.
+
+    Checkpoints of an identity without `differences` are continued, so that an option that was added since loses none.
+    """
+    for file in sorted(run.glob(f"*/{IDENTITY}")):
+        if not differences(known := io.read_json(file), identity):
+            return file.parent, key(known)
+    folder = run / key(identity)
+    io.write_json(folder / IDENTITY, identity)
+    return folder, key(io.read_json(folder / IDENTITY))
 
 
 def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:

@@ -6,8 +6,11 @@ import errno
 import json
 import math
 import os
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +19,8 @@ from recaps import io, processes
 from recaps.errors import TryAgain, UserError
 
 FILE = "lease.json"
+#: Seconds between two touches.
+TOUCHED = 15
 
 
 class Lease:
@@ -25,15 +30,21 @@ class Lease:
     job on another host. Otherwise, on another host, it is free if nobody touches it for `patience` seconds; entering
     waits for that.
 
+    Args:
+        folder: the folder that it protects.
+        patience: seconds without a touch after which a holder on another host counts as dead.
+        what: what the holder makes, for others to read.
+
     Raises:
         TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease.
         UserError: on entry, if the file system has no hard links.
     """
 
-    def __init__(self, folder: Path, patience: float = 120) -> None:
+    def __init__(self, folder: Path, patience: float = 120, what: str = "") -> None:
         self.file = folder / FILE
         self.patience = patience
-        self.me = {**processes.this(), "job": os.environ.get("SLURM_JOB_ID"), "token": uuid.uuid4().hex}
+        job = os.environ.get("SLURM_JOB_ID")
+        self.me = {**processes.this(), "job": job, "what": what, "token": uuid.uuid4().hex}
         self._touched = 0.0
 
     def __enter__(self) -> Lease:
@@ -62,14 +73,32 @@ class Lease:
             self.file.unlink(missing_ok=True)
 
     def touch(self) -> None:
-        """Signal that the holder is alive. Call it often; it acts every 15 seconds."""
+        """Signal that the holder is alive. Call it often; it acts every `TOUCHED` seconds."""
         now = time.monotonic()
-        if now - self._touched < 15:
+        if now - self._touched < TOUCHED:
             return
         self._touched = now
         if _read(self.file).get("token") != self.me["token"]:
             raise TryAgain(f"{self.file}: another process has taken over this run; this one stops without saving")
         self.file.touch()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Touch the lease from a thread of its own meanwhile, for work that cannot call `touch`."""
+        done = threading.Event()
+
+        def keep() -> None:
+            while not done.wait(TOUCHED) and _read(self.file).get("token") == self.me["token"]:
+                with suppress(OSError):
+                    self.file.touch()
+
+        thread = threading.Thread(target=keep, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def _evict(self) -> None:
         """Remove the lease of a holder that has ended. On another host, wait to find out."""

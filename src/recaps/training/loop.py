@@ -46,6 +46,7 @@ def fit(
     folder: Path,
     fingerprint: str,
     *,
+    lease: Lease,
     checkpoint_seconds: float = 120,
     start: dict[str, Any],
     test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
@@ -58,6 +59,7 @@ def fit(
         batches: the training batches.
         folder: folder of the checkpoints.
         fingerprint: fingerprint of the settings; a checkpoint with another fingerprint is refused.
+        lease: the lease on the run, which is touched at every step.
         checkpoint_seconds: seconds between two checkpoints. The result does not depend on it.
         start: description of this start, for the record.
         test: returns the test error in percent, every `evaluate_every` steps. It should call its argument often, to
@@ -66,13 +68,13 @@ def fit(
 
     Raises:
         Interrupted: the process received SIGTERM; the state is saved.
-        TryAgain: another process trains in `folder`, or the disk is full at a snapshot or at the end. Work since the
+        TryAgain: another process has taken the lease, or the disk is full at a snapshot or at the end. Work since the
             last checkpoint is then lost.
         UserError: the loss is not finite.
     """
     training = model.training_options
     model.train()
-    with Lease(folder) as lease, StopRequests() as stop:
+    with StopRequests() as stop:
         checkpoint.sweep(folder)
         progress = _resume(model, folder, fingerprint)
         progress.starts.append(start)

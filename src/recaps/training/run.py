@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io as text_io
-import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -19,11 +19,13 @@ from recaps import io, provenance
 from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.errors import UserError
+from recaps.identity import of_split
 from recaps.models.model import Model
 from recaps.training import checkpoint, machine, saved
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
+from recaps.training.lease import Lease
 from recaps.training.loop import Progress, fit
 from recaps.training.step import fresh_model
 from recaps.training.testing import error_on
@@ -36,8 +38,10 @@ def train(
     seed: int,
     dataset: Path,
     test: Path | None = None,
+    modules: Mapping[str, str] = MappingProxyType({}),
     out: Path,
     checkpoints: Path,
+    lease: Lease | None = None,
     device: str = "auto",
     threads: int | None = None,
     checkpoint_seconds: float = 120,
@@ -52,8 +56,10 @@ def train(
         seed: seed of all random numbers.
         dataset: the prepared training split, `<root>/<name>/<split>`.
         test: the prepared test split; required if `evaluate_every` is set.
+        modules: digests of the modules that compute the run's numbers, see `recaps.identity`.
         out: folder of the run.
-        checkpoints: folder of the checkpoints; an interrupted run continues from there.
+        checkpoints: folder of the run's checkpoints; an interrupted run with the same identity continues from there.
+        lease: the lease on that folder, if the caller holds it.
         device: `auto`, `cpu` or `cuda`.
         threads: CPU threads; None: PyTorch's default.
         checkpoint_seconds: seconds between two checkpoints.
@@ -63,7 +69,7 @@ def train(
     Raises:
         Interrupted: the process received SIGTERM and saved its state; run again to continue.
         TryAgain: another process trains this run, or the disk is full.
-        UserError: invalid settings or data, a checkpoint of another run, or a loss that is not finite.
+        UserError: invalid settings or data, images that differ from their record, or a loss that is not finite.
     """
     started = provenance.now()
     where = devices.choose(device, threads)
@@ -74,29 +80,40 @@ def train(
     model.configure(training)
     batches = Batches(images_of(arrays, where), training, seed, where)
     resolved = {**identity, "seed": seed, **settings, "data": "/".join(dataset.parts[-2:])}
-    progress = fit(
-        model,
-        batches,
-        checkpoints,
-        _fingerprint(settings, seed, [dataset, *([test] if test else [])], where),
-        checkpoint_seconds=checkpoint_seconds,
-        start={
-            "device": machine.describe(where),
-            "precision": devices.resolve(where, training.precision),
-            "torch": str(torch.__version__),
-            "started": started,
-            **(given or {}),
-        },
-        test=_tester(model, test, training, where),
-        report=lambda row: _report(row, training.steps),
-    )
-    _save(model, checkpoints, training, out / "model.safetensors")
+    splits = {"/".join(each.parts[-2:]): _verified(each) for each in (dataset, test) if each}
+    made_by = {
+        "settings": {**settings, "seed": seed},
+        "data": {name: of_split(record) for name, record in splits.items()},
+        "modules": dict(modules),
+    }
+    with nullcontext(lease) if lease else Lease(checkpoints) as held:
+        # Bits differ between kinds of devices, so a run does not move from one to the other.
+        folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
+        progress = fit(
+            model,
+            batches,
+            folder,
+            fingerprint,
+            lease=held,
+            checkpoint_seconds=checkpoint_seconds,
+            start={
+                "device": machine.describe(where),
+                "precision": devices.resolve(where, training.precision),
+                "torch": str(torch.__version__),
+                "started": started,
+                **(given or {}),
+            },
+            test=_tester(model, test, training, where),
+            report=lambda row: _report(row, training.steps),
+        )
+    _save(model, folder, training, out / "model.safetensors")
     io.write_json(out / "config.json", resolved | {"image_shape": list(shape), "classes": _classes(arrays)})
     io.write_text(out / "history.csv", _table(progress.history))
     record = {
         "kind": "run",
         **identity,
         "seed": seed,
+        "identity": made_by,
         "config": resolved,
         "dataset": arrays.record,
         **provenance.describe(project),
@@ -108,7 +125,7 @@ def train(
     }
     io.write_json(out / "record.json", record)
     # The last checkpoint stays, so that lost outputs are written again without training.
-    (checkpoints / checkpoint.PREVIOUS).unlink(missing_ok=True)
+    (folder / checkpoint.PREVIOUS).unlink(missing_ok=True)
 
 
 def _tester(
@@ -131,13 +148,12 @@ def _classes(arrays: Arrays) -> int:
     return int(arrays.record["classes"])
 
 
-def _fingerprint(settings: Mapping[str, Any], seed: int, datasets: Sequence[Path], device: torch.device) -> str:
-    """Return a fingerprint of all settings and data that the run's result depends on."""
-    # `parameters` also describes images that are made from the stored ones during training.
-    data = [[read(each).record.get(key) for key in ("digest", "seed", "parameters")] for each in datasets]
-    parts = {"model": settings["model"], "training": settings["training"]}
-    values = {**parts, "seed": seed, "data": data, "device": device.type}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+def _verified(folder: Path) -> Mapping[str, Any]:
+    """Return the record of a prepared split, if its images and labels are those that it describes."""
+    arrays = read(folder)
+    if arrays.digest() != arrays.record["digest"]:
+        raise UserError(f"{folder}: its images differ from its record; delete the folder and run again")
+    return arrays.record
 
 
 def _save(model: Model, checkpoints: Path, training: Training, file: Path) -> None:

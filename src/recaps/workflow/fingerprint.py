@@ -1,21 +1,22 @@
-"""Fingerprints of code: of given modules and of all modules of this package that they import.
+"""Digests of code: of given modules and of all modules of this package that they import.
 
-Snakemake does not see changes of the library. Each rule therefore has a parameter `code`: the fingerprint of its stage,
-one function of `recaps.workflow.stages`. Editing EM routing retrains the EM runs; editing a figure retrains nothing.
-Comments, docstrings, formatting and texts in `raise` statements do not change a fingerprint.
+They tell which code a result was computed with. Editing EM routing makes the EM runs new; editing a figure makes no run
+new. Comments, docstrings, formatting, what is printed or logged, and texts of errors do not change a digest.
+Housekeeping has none: settings count by their values, and leases, records and the like compute nothing.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
 name` leads to the module that defines `name`. Of the packages on the way, only their own text counts, and that of the
 first does not. Style sheets and templates belong to the modules of their folder. Modules that are imported by a
 computed name must be given as roots.
 
-The fingerprints are kept in the package's `__pycache__` until one of its files changes.
+The digests are kept in the package's `__pycache__` until one of its files changes.
 """
 
 from __future__ import annotations
 
 import ast
 import atexit
+import fnmatch
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -29,51 +30,85 @@ from recaps.io import digest_of, read_json, write_json
 #: Endings of files that belong to the modules of their folder.
 TEMPLATES = (".css", ".j2", ".mplstyle")
 
-#: Starts and watches jobs; does not affect their results.
-IGNORED = ("recaps.workflow",)
+#: Modules that compute no number, and all below them, as patterns.
+HOUSEKEEPING = (
+    "recaps.config",
+    "recaps.config.*",
+    "recaps.datasets.archive",
+    "recaps.datasets.catalogue",
+    "recaps.datasets.checksums",
+    "recaps.datasets.download",
+    "recaps.datasets.sources",
+    "recaps.errors",
+    "recaps.identity",
+    "recaps.io",
+    "recaps.nn.routing.registry",
+    "recaps.npz",
+    "recaps.papers",
+    "recaps.processes",
+    "recaps.provenance",
+    "recaps.training.checkpoint",
+    "recaps.training.interruption",
+    "recaps.training.lease",
+    "recaps.training.loop",
+    "recaps.training.machine",
+    "recaps.training.run",
+    "recaps.training.saved",
+    "recaps.workflow",
+    "recaps.workflow.*",
+    "*.options",
+)
 
 
-def fingerprint(roots: Sequence[str], package: Path | None = None) -> str:
-    """Return the fingerprint of `roots`, 16 hexadecimal digits.
+#: Calls that only tell something.
+MESSAGES = {
+    "print",
+    "warnings.warn",
+    *(f"{log}.{level}" for log in ("log", "_log") for level in ("debug", "info", "warning", "error")),
+}
+
+
+def modules(roots: Sequence[str], package: Path | None = None) -> dict[str, str]:
+    """Return the digests of `roots` and of the modules that they import, 16 hexadecimal digits each, by name.
 
     Args:
-        roots: names of modules (`recaps.training.run`) or of functions (`recaps.workflow.stages:train_variant`). Of a
+        roots: names of modules (`recaps.training.step`) or of functions (`recaps.workflow.stages:draw_tables`). Of a
             function's module, only the function and the statements that it depends on count.
         package: the folder of the package; this one by default.
 
     Raises:
         ValueError: the package has no such module or function.
     """
-    return _kept(package or Path(recaps.__file__).parent).of(tuple(roots))
+    return dict(_kept(package or Path(recaps.__file__).parent).of(tuple(roots)))
 
 
 class Kept:
-    """The fingerprints of one package from earlier processes, if no file of the package has changed since."""
+    """The digests of one package from earlier processes, if no file of the package has changed since."""
 
     def __init__(self, package: Path) -> None:
         self.code = Code(package)
-        self.file = package / "__pycache__" / "fingerprints.json"
+        self.file = package / "__pycache__" / "digests.json"
         state = hashlib.sha256()
         for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", *TEMPLATES)):
             state.update(f"{path.relative_to(package)} {digest_of(path)}\n".encode())
         self.state = state.hexdigest()
-        self.fingerprints: dict[str, str] = {}
+        self.found: dict[str, dict[str, str]] = {}
         self.is_new = False
         with suppress(OSError, UserError, ValueError, AttributeError):
-            self.fingerprints = dict(read_json(self.file).get(self.state, {}))
+            self.found = dict(read_json(self.file).get(self.state, {}))
 
-    def of(self, roots: tuple[str, ...]) -> str:
+    def of(self, roots: tuple[str, ...]) -> dict[str, str]:
         name = " ".join(roots)
-        if name not in self.fingerprints:
-            self.fingerprints[name] = self.code.fingerprint(roots)
+        if name not in self.found:
+            self.found[name] = self.code.modules(roots)
             self.is_new = True
-        return self.fingerprints[name]
+        return self.found[name]
 
     def write(self) -> None:
-        """Write new fingerprints if the folder can be written; they are only there to save time."""
+        """Write new digests if the folder can be written; they are only there to save time."""
         if self.is_new:
             with suppress(OSError, UserError, TryAgain):
-                write_json(self.file, {self.state: self.fingerprints})
+                write_json(self.file, {self.state: self.found})
 
 
 @functools.cache
@@ -91,27 +126,24 @@ class Code:
         self.file = functools.cache(self._file)
         self.digest = functools.cache(self._digest)
         self.imports = functools.cache(self._imports)
-        self.fingerprint = functools.cache(self._fingerprint)
         self._tree = functools.cache(self._parse)
         self._offered = functools.cache(self._offer)
 
-    def _fingerprint(self, roots: tuple[str, ...]) -> str:
-        state = hashlib.sha256()
-        for name in sorted(self.closure(roots)):
-            state.update(f"{name} {self.digest(name)}\n".encode())
-        return state.hexdigest()[:16]
+    def modules(self, roots: Sequence[str]) -> dict[str, str]:
+        """Return the digests of the modules in `closure`, by name."""
+        return {name: self.digest(name)[:16] for name in sorted(self.closure(roots))}
 
     def closure(self, roots: Sequence[str]) -> set[str]:
         """Return the roots, all modules that they import, directly or not, and the packages on the way."""
         found: set[str] = set()
-        waiting = list(roots)
+        waiting = [name for name in roots if ":" in name or not _keeps_house(name)]
         while waiting:
             name = waiting.pop()
-            if name not in found and (name in roots or not name.startswith(IGNORED)):
+            if name not in found:
                 found.add(name)
-                waiting += self.imports(name)
+                waiting += [each for each in self.imports(name) if not _keeps_house(each)]
         parents = {parent for name in found for parent in _parents(name)}
-        return found | {parent for parent in parents if not parent.startswith(IGNORED)}
+        return found | {parent for parent in parents if not _keeps_house(parent)}
 
     def _digest(self, name: str) -> str:
         """Hash the code of a module, and the style sheets and templates in its folder that it names."""
@@ -216,6 +248,10 @@ def _bound(node: ast.stmt) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
 
 
+def _keeps_house(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in HOUSEKEEPING)
+
+
 def _parents(name: str) -> list[str]:
     """Return the packages on the way to a module, except the first: what it offers to users affects no result."""
     parts = name.split(".")
@@ -234,14 +270,14 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
 
 
 def _canonical(node: ast.AST) -> list[str]:
-    """Return a syntax tree as words: no positions, docstrings, texts of `raise`, nor empty fields of newer Pythons."""
+    """Return a syntax tree as words: no positions, docstrings, messages, nor empty fields of newer Pythons."""
     words: list[str] = []
     _add_words(node, words)
     return words
 
 
 def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None:
-    raised = raised or isinstance(node, ast.Raise)
+    raised = raised or isinstance(node, ast.Raise) or _called(node).endswith("Error")
     if raised and isinstance(node, ast.Constant) and isinstance(node.value, str):
         return
     words.append(type(node).__name__)
@@ -254,9 +290,21 @@ def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None
         for item in items:
             if not isinstance(item, ast.AST):
                 words.append(repr(item))
-            elif not _is_docstring(item):
+            elif not _is_docstring(item) and not _is_message(item):
                 _add_words(item, words, raised=raised)
         words.append(")")
+
+
+def _is_message(node: ast.AST) -> bool:
+    """Return whether a statement only prints or logs something."""
+    return isinstance(node, ast.Expr) and _called(node.value) in MESSAGES
+
+
+def _called(node: ast.AST) -> str:
+    """Return the name of the function that an expression calls, e.g. `log.info`; empty if it calls none."""
+    return (
+        ast.unparse(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) else ""
+    )
 
 
 def _is_docstring(node: ast.AST) -> bool:

@@ -9,22 +9,19 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from recaps.errors import BROKEN, STOPPED, UserError
-from recaps.workflow.receipts import receipt
 
 
 @contextmanager
-def job(snakemake: Any, *, show: bool = False, raw: bool = False) -> Iterator[None]:
+def job(snakemake: Any, *, show: bool = False) -> Iterator[None]:
     """Run the body of a script as a job; `snakemake` is the object that Snakemake passes to the script.
 
     Heavy imports belong inside the body: by then the log is open and the number of threads is set.
 
-    - The outputs of a job that succeeds get checksums (`recaps.workflow.receipts`), except `raw` files, which have
-      official ones.
     - Log messages and stderr go to the rule's log; with `show` also to the terminal.
     - UserError: one line on stderr; exit status 1, or 75 if the job may succeed later (TryAgain).
     - Any other error: the traceback goes to the log, and stderr names the error and the log. Exit status 70.
@@ -41,8 +38,7 @@ def job(snakemake: Any, *, show: bool = False, raw: bool = False) -> Iterator[No
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
         logging.getLogger("recaps").setLevel(logging.INFO)
         try:
-            with nullcontext() if raw else receipt([Path(file) for file in snakemake.output]):
-                yield
+            yield
         except KeyboardInterrupt:
             raise SystemExit(STOPPED) from None
         except UserError as error:

@@ -39,12 +39,12 @@ class Layout:
         return self.folder / "runs" / paper
 
     def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
-        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES`, the results of its heads, `MEASURED_FILES`."""
+        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES`, its heads' results and `MEASURED_FILES`."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
-    def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
-        """Return the folder of a run's checkpoints. `key` identifies settings, code and data, or is `heads`."""
-        return self.folder / "checkpoints" / paper / variant / f"seed-{seed}" / key
+    def checkpoints(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
+        """Return the folder of a run's lease and checkpoints: a folder for each identity, and `heads`."""
+        return self.folder / "checkpoints" / paper / variant / f"seed-{seed}"
 
     def paper(self, paper: str = "{paper}") -> Path:
         """Return the folder of a paper's tables, figures, metrics and timings."""

@@ -6,12 +6,11 @@ The rules pass Snakemake's wildcards; any object with attributes `paper`, `varia
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,31 +20,41 @@ from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
-from recaps.datasets import catalogue, own
+from recaps.datasets import catalogue, checksums, own, sources
 from recaps.errors import UserError, nearest
-from recaps.io import short
+from recaps.identity import key
+from recaps.io import digest_of, short
 from recaps.report.claims import printed
-from recaps.workflow import checks, layout, receipts
-from recaps.workflow.fingerprint import fingerprint
+from recaps.workflow import checks, layout
+from recaps.workflow.fingerprint import modules
+from recaps.workflow.jobs import Job, Names
 from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
 
 Inputs = dict[str, Any]
 
+#: The modules that compute what a training leaves, besides the model's family.
+TRAINING = ("recaps.training.step", "recaps.training.testing")
+#: The modules that read a trained model, besides the model's family.
+READING = ("recaps.evaluation.latents", "recaps.evaluation.probes", "recaps.evaluation.heads")
 
-def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
+
+def start(values: Mapping[str, Any], root: Path) -> Plan:
     """Return the plan for the user's settings. A mistake in them ends the process with one line.
 
     Args:
         values: the merged configuration, as Snakemake has it.
         root: the folder of the Snakefile.
-        check: whether to look for results that have changed since they were made.
     """
     _show_library_to_jobs()
+    with exits():
+        return Plan(load(values, short(root / "config")))
+
+
+@contextmanager
+def exits() -> Iterator[None]:
+    """End the process with one line for a UserError."""
     try:
-        plan = Plan(load(values, short(root / "config")))
-        if check:
-            receipts.check(Path(plan.results, plan.scale))
-        return plan
+        yield
     except UserError as error:
         sys.exit(f"recaps: {error}")
 
@@ -241,7 +250,7 @@ class Plan:
         return {
             "like": name,
             "stand_in": self.project.scale.stand_in and mine is None,
-            "options": self.project.scale.dataset_options.get(name, {}),
+            "options": catalogue.resolve(name, self.project.scale.dataset_options.get(name, {})),
             "own": {"name": mine, **_own(self.project.own[mine])} if mine else None,
         }
 
@@ -250,17 +259,8 @@ class Plan:
         return _training(self._variant(wildcards))
 
     def checkpoints(self, wildcards: Any) -> str:
-        """Return the folder of a run's checkpoints.
-
-        Each state of the settings, the library and the data has its own, so that no run continues another's checkpoint.
-        """
-        variant = self._variant(wildcards)
-        code = [fingerprint(["recaps.training.run", *family(variant)]), self.code("prepare_dataset")]
-        names = {self.project.resolve(name).split("/")[0] for name in (variant.data, variant.test)}
-        data = {name: self.preparation(SimpleNamespace(dataset=name)) for name in names}
-        state = json.dumps([self.training(wildcards), code, data], sort_keys=True)
-        key = hashlib.sha256(state.encode()).hexdigest()[:8]
-        return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, key))
+        """Return the folder of a run's checkpoints and lease."""
+        return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed))
 
     def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
         """Return the settings of `training` for each variant of a timing."""
@@ -310,7 +310,7 @@ class Plan:
 
     def kept_heads(self, wildcards: Any) -> str:
         """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
-        return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed, "heads"))
+        return str(Path(self.checkpoints(wildcards), "heads"))
 
     def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
@@ -380,9 +380,8 @@ class Plan:
         """Return the parameters of the rule that draws a paper's `tables` or `figures`."""
         outputs: Mapping[str, Output] = getattr(self.project.papers[paper], kind)
         return {
-            "code": lambda wildcards: self.code(f"draw_{kind}", f"recaps.papers.{paper}.{kind}"),
+            "identity": lambda wildcards: self.identity(f"draw_{kind}")(Names(paper=paper)),
             "project": lambda wildcards: self._drawn(paper, kind),
-            # The part of the claims that drawings depend on: the numbers that the paper prints.
             "printed": lambda wildcards: printed(checks.claims_of(paper)),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
@@ -392,6 +391,10 @@ class Plan:
         values = self.settings(paper)
         values["papers"][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
         return values
+
+    def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
+        """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
+        return self._drawn(paper, kind) | {"printed": printed(checks.claims_of(paper))}
 
     def left_out(self, wildcards: Any) -> dict[str, Any]:
         """Return the parts of the papers that are left out."""
@@ -407,45 +410,226 @@ class Plan:
         device = self.project.config.device
         return int(device == "cuda" or (device == "auto" and _has_gpu()))
 
-    # Code of the rules
+    # What identifies the results of the rules
 
-    def code(self, stage: str, *modules: str) -> str:
-        """Return the fingerprint of a stage, and of modules that the library imports by a computed name."""
-        return fingerprint([f"recaps.workflow.stages:{stage}", *modules])
+    def identity(self, stage: str) -> Callable[[Any], dict[str, Any]]:
+        """Return a function of wildcards that returns `settings` and `modules` of a stage's result.
 
-    def family_code(self, stage: str) -> Callable[[Any], str]:
-        """Like `code`, with the family of the variant's model."""
-        return lambda wildcards: self.code(stage, *family(self._variant(wildcards)))
+        The third part, `data`, is known when the inputs are there.
+        """
+        settings, code = self._settings[stage], self._code[stage]
+        return lambda wildcards: {"settings": settings(wildcards), "modules": code(wildcards)}
 
-    def read_model_code(self, wildcards: Any) -> str:
-        """Like `code`, with the family of the variant's model and the paper's probes."""
-        variant = self._variant(wildcards)
-        return self.code("read_model", *family(variant), *_probes(wildcards.paper, variant))
-
-    def read_model_codes(self, wildcards: Any) -> dict[str, str]:
-        """Return the fingerprints of the code that computes latents, and of the code that computes probes."""
-        variant = self._variant(wildcards)
-        latents = ["recaps.evaluation.inference", *family(variant)]
+    @functools.cached_property
+    def _settings(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        """The settings that the result of each stage depends on."""
         return {
-            "latents": fingerprint(latents),
-            "probes": fingerprint([*latents, *_probes(wildcards.paper, variant)]),
+            "prepare_dataset": lambda names: self.preparation(names) | {"files": self._official(names)},
+            "train_variant": lambda names: self.training(names) | {"seed": int(names.seed)},
+            "time_steps": lambda names: {"variants": self.timed_variants(names), **self.timing_options(names)},
+            "read_model": lambda names: {
+                "latents": self.latents_of(names),
+                "probes": self.probes_of(names),
+                "test": self.probed_set(names),
+                "heads": self.own_heads(names),
+            },
+            "evaluate_heads": self.fitted_heads,
+            "record_run": self.measured_variant,
+            "collect_metrics": self.measured,
+            "draw_tables": lambda names: self._identity_of_drawing(names.paper, "tables"),
+            "draw_figures": lambda names: self._identity_of_drawing(names.paper, "figures"),
+            "score_claims": lambda names: {
+                "left_out": self.left_out(names),
+                "own": self.own_data(names),
+                "claims": {file: digest_of(Path(file)) for file in self.claims()},
+            },
+            "build_report": lambda names: {
+                "project": self.settings(),
+                "readings": {file: digest_of(Path(file)) for file in self.readings()},
+            },
         }
 
-    def timing_code(self, wildcards: Any) -> str:
-        """Like `code`, with the families of all models that are timed."""
-        modules = {module for variant in self._timed(wildcards).values() for module in family(variant)}
-        return self.code("time_steps", *sorted(modules))
+    @functools.cached_property
+    def _code(self) -> dict[str, Callable[[Any], dict[str, str]]]:
+        """The digests of the modules that compute the numbers of each stage."""
 
-    def record_code(self, wildcards: Any) -> str:
-        """Like `code`, with the paper's module `record` and the families of the models that it loads."""
+        def drawing(stage: str, own: str = "") -> Callable[[Any], dict[str, str]]:
+            """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
+
+            def code(names: Any) -> dict[str, str]:
+                there = own and checks.own_file(names.paper, f"{own}.py").exists()
+                paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
+                return modules([f"recaps.workflow.stages:{stage}", *paper])
+
+            return code
+
+        def reading(names: Any) -> dict[str, str]:
+            variant = self._variant(names)
+            return modules([*READING, *family(variant), *_probes(names.paper, variant)])
+
+        return {
+            "prepare_dataset": self._preparing,
+            "train_variant": lambda names: modules([*TRAINING, *family(self._variant(names))]),
+            "time_steps": lambda names: modules([*TRAINING, "recaps.training.timing", *self._timed_families(names)]),
+            "read_model": reading,
+            "evaluate_heads": lambda names: modules(["recaps.evaluation.heads"]),
+            "record_run": lambda names: modules(self._recording(names)),
+            "collect_metrics": drawing("collect_metrics", "metrics"),
+            "draw_tables": drawing("draw_tables", "tables"),
+            "draw_figures": drawing("draw_figures", "figures"),
+            "score_claims": drawing("score_claims"),
+            "build_report": drawing("build_report"),
+        }
+
+    def read_model_codes(self, wildcards: Any) -> dict[str, str]:
+        """Return what stands for the modules that compute latents, and for those that compute probes."""
+        variant = self._variant(wildcards)
+        latents = ["recaps.evaluation.latents", *family(variant)]
+        probes = [*latents, "recaps.evaluation.probes", *_probes(wildcards.paper, variant)]
+        return {name: key({"modules": modules(roots)}) for name, roots in (("latents", latents), ("probes", probes))}
+
+    def heads_code(self, wildcards: Any) -> str:
+        """Return what stands for the modules that fit heads."""
+        return key({"modules": modules(["recaps.evaluation.heads"])})
+
+    def _official(self, wildcards: Any) -> dict[str, str | None]:
+        """Return the digests of the official files that a split is made from."""
+        files = map(Path, self.raw_files(wildcards))
+        return {f"{path.parent.name}/{path.name}": _expected(path) for path in files}
+
+    def _preparing(self, wildcards: Any) -> dict[str, str]:
+        """Return the digests of the modules that prepare a split: those of other sets do not count."""
+        name, mine = self.project.origin(wildcards.dataset)
+        base = catalogue.entry(name).base or name
+        source = "own" if mine else "standin" if self.project.scale.stand_in else f"formats.{catalogue.FORMATS[base]}"
+        derived = [] if base == name else ["norb" if base == "smallnorb" else "derived"]
+        used = modules([f"recaps.datasets.{module}" for module in (source, *derived)])
+        return {
+            name: digest
+            for name, digest in modules(["recaps.datasets.preparation"]).items()
+            if name in used or name.rpartition(".")[2] in ("arrays", "preparation", "raw")
+        }
+
+    def _recording(self, wildcards: Any) -> list[str]:
+        """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
         variants = self.project.papers[wildcards.paper].variants
         loaded = [variants[name] for name in (wildcards.variant, *variants[wildcards.variant].beside)]
-        modules = sorted({module for each in loaded for module in family(each)})
-        return self.code("record_run", f"recaps.papers.{wildcards.paper}.record", *modules)
+        families = {module for each in loaded for module in family(each)}
+        return [f"recaps.papers.{wildcards.paper}.record", "recaps.evaluation.record", *sorted(families)]
 
-    def metrics_code(self, wildcards: Any) -> str:
-        """Like `code`, with the paper's module `metrics`."""
-        return self.code("collect_metrics", f"recaps.papers.{wildcards.paper}.metrics")
+    def _timed_families(self, wildcards: Any) -> list[str]:
+        return sorted({module for variant in self._timed(wildcards).values() for module in family(variant)})
+
+    # Jobs
+
+    @functools.cached_property
+    def jobs(self) -> list[Job]:
+        """All jobs that make files from settings and files, each after those whose outputs it needs."""
+        made: list[Job] = []
+
+        def add(stage: str, inputs: Iterable[str], outputs: Iterable[str], **names: Any) -> None:
+            named = Names(scale=self.scale, **names)
+            made.append(
+                Job(stage, named, tuple(inputs), tuple(outputs), functools.partial(self.identity(stage), named))
+            )
+
+        for each in self._sets():
+            dataset, split = each.split("/")
+            add("prepare_dataset", [], self.dataset_files(each), dataset=dataset, split=split)
+        for paper, variant, seed in self.runs():
+            run = Names(paper=paper, variant=variant, seed=seed)
+            files = self.of_run(paper, variant, seed)
+            add("train_variant", [*self.training_set(run), *self.evaluation_set(run)], files["trained"], **run)
+            if files["read"]:
+                add("read_model", [*files["trained"][:2], *self.read_sets(run)], files["read"], **run)
+            if files["heads"]:
+                add("evaluate_heads", files["read"][:1], files["heads"], **run)
+        for paper, variant, seed in self.runs():  # after all others, as a record may need another run
+            run = Names(paper=paper, variant=variant, seed=seed)
+            add("record_run", self.measured_inputs(run), self.of_run(paper, variant, seed)["measured"], **run)
+        for paper, settings in self.project.papers.items():
+            for timing in settings.timings:
+                names = Names(paper=paper, timing=timing)
+                sets = [file for files in self.timing_sets(names).values() for file in files]
+                add("time_steps", sets, [str(self.files.timing(paper, timing))], **names)
+            names = Names(paper=paper)
+            add("collect_metrics", self.metrics_inputs(names), [str(self.files.metrics(paper))], **names)
+            if settings.tables:
+                add("draw_tables", self.shown(paper, settings.tables.values()), self.tables(paper), **names)
+            if settings.figures:
+                add("draw_figures", self.shown(paper, settings.figures.values()), self.figures(paper), **names)
+        add("score_claims", [*self.claims(), *self.metrics(), *self.records()], self.scorecard())
+        drawn = [*self.scorecard(), *self.tables(), *self.figures(), *self.metrics(), *self.heads(), *self.timings()]
+        add("build_report", [*drawn, *self.records(), *self.datasets()], [self.report()])
+        return made
+
+    def as_snakemake(self, job: Job, threads: int | None = None) -> Names:
+        """Return what Snakemake would pass to the script of a job that belongs to a set or a run."""
+        names = job.names
+        params: dict[str, dict[str, Callable[[], Any]]] = {
+            "prepare_dataset": {"source": lambda: self.preparation(names)},
+            "train_variant": {"settings": lambda: self.training(names)},
+            "read_model": {
+                "codes": lambda: self.read_model_codes(names),
+                "latents": lambda: self.latents_of(names),
+                "probes": lambda: self.probes_of(names),
+                "test": lambda: self.probed_set(names),
+                "heads": lambda: self.own_heads(names),
+            },
+            "evaluate_heads": {
+                "code": lambda: self.heads_code(names),
+                "heads": lambda: self.fitted_heads(names),
+                "kept": lambda: self.kept_heads(names),
+            },
+            "record_run": {
+                "project": lambda: self.measured_variant(names),
+                "beside": lambda: self.beside(names.paper, names.variant, names.seed),
+            },
+        }
+        chosen = Names({name: value() for name, value in params[job.stage].items()}, identity=job.identity())
+        sets: dict[str, list[str]] = {}
+        if job.stage == "train_variant":
+            sets = {"dataset": self.training_set(names), "test": self.evaluation_set(names)}
+        if "variant" in names:
+            chosen["checkpoints"] = self.checkpoints(names)
+        return Names(
+            wildcards=names,
+            input=Names({Path(file).stem: file for file in reversed(job.inputs)}, every=job.inputs, **sets),
+            output=Names({Path(file).stem: Path(file) for file in job.outputs}),
+            params=chosen,
+            config=self.project.config.model_dump(),
+            resources={},
+            threads=threads,
+            scriptdir=Path("workflow", "scripts"),
+        )
+
+    def needed(self, targets: Collection[str]) -> list[Job]:
+        """Return the jobs that the targets need: names of the Snakefile's targets, or files. None: the default."""
+        files = {os.path.normpath(file) for target in targets or ("all",) for file in self._target(target)}
+        needed = []
+        for job in reversed(self.jobs):
+            if not files.isdisjoint(job.outputs):
+                needed.append(job)
+                files.update(job.inputs)
+        return needed[::-1]
+
+    def _target(self, name: str) -> list[str]:
+        """Return the files of a target."""
+        named: dict[str, Callable[[], list[str]]] = {
+            "all": self.everything,
+            "data": self.prepared,
+            "train": self.models,
+            "latents": self.latents,
+            "heads": self.heads,
+            "tables": self.tables,
+            "figures": self.figures,
+            "papers": self.papers,
+            "scorecard": self.scorecard,
+            "report": lambda: [self.report()],
+        }
+        if name in self.project.papers:
+            return self.paper(name)
+        return named[name]() if name in named else [name]
 
     # Names of files
 
@@ -488,6 +672,11 @@ class Plan:
     def _timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""
         return self.project.timed(wildcards.paper, wildcards.timing)
+
+
+def _expected(path: Path) -> str | None:
+    """Return the digest of an official file, or None before the first download of one without a published digest."""
+    return checksums.expected_digest(sources.file(path.parent.name, path.name), path.parent)
 
 
 def _has_gpu() -> bool:

@@ -1,103 +1,199 @@
-"""Checksums of results: a result that changed after it was made is found before anything is made from it.
+"""Receipts: what made the results that are there.
 
-Each job writes one file with the checksums of its outputs to the folder `.sha256` beside them, in the format of
-`sha256sum`. To check them by hand: `cd <folder> && sha256sum --check .sha256/*`.
+Each job writes one to the folder `.made` beside its outputs (JSON): the identity of the result (settings, data and
+modules, see `recaps.identity`), and digest, size and time of each output. A start compares them with the plan and with
+the files. A job compares its inputs with them, byte by byte.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from recaps import identity
 from recaps.errors import TryAgain, UserError
-from recaps.io import digest_of, write_text
+from recaps.io import digest_of, read_json, write_json
 
-FOLDER = ".sha256"
+FOLDER = ".made"
+#: Parts of a run's record that tell of its identity and add nothing to its content.
+ABOUT = ("identity", "proofs")
+
+Receipt = dict[str, Any]
 
 
 @contextmanager
-def receipt(outputs: Sequence[Path]) -> Iterator[None]:
-    """Wrap the code that makes `outputs`: delete their old checksums first, and write new ones if it succeeds."""
+def receipt(outputs: Sequence[Path], what: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Wrap the code that makes `outputs`: delete their old receipts first, and write a new one if it succeeds."""
     _forget(outputs)
     yield
-    folder = outputs[0].parent
-    lines = [f"{digest_of(file)}  {os.path.relpath(file, folder)}\n" for file in outputs if file.exists()]
+    target = place(outputs)
+    folder = target.parents[1]
+    made = {os.path.relpath(file, folder): _state(file) for file in outputs if file.exists()}
     with suppress(TryAgain):  # the disk is full; keep the outputs nevertheless
-        write_text(_place(outputs[0]), "".join(lines))
+        write_json(target, {"identity": what or {}, "outputs": made})
 
 
-def check(folder: Path) -> None:
-    """Compare the outputs below `folder` with their checksums. Outputs older than their checksums are skipped.
+def place(outputs: Iterable[Path]) -> Path:
+    """Return the receipt of a job with these outputs."""
+    first = min(outputs)
+    return first.parent / FOLDER / f"{first.name}.json"
 
-    Raises:
-        UserError: outputs have changed since they were made. Missing outputs are allowed.
-    """
-    changed = [file for place in sorted(_places(folder)) for file in _changed(place)]
-    if changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+
+def read(file: Path) -> Receipt | None:
+    """Return a receipt, or None if there is none that can be read."""
+    try:
+        found = read_json(file)
+    except UserError:
+        return None
+    return found if isinstance(found, dict) and {"identity", "outputs"} <= found.keys() else None
+
+
+class Receipts:
+    """The receipts below a folder, as they were when it was made. Each file is looked up once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.places = {file: found for file in sorted(_places(folder)) if (found := read(file)) is not None}
+        self._outputs = {
+            Path(os.path.normpath(file.parents[1] / name)): about
+            for file, found in self.places.items()
+            for name, about in found["outputs"].items()
+        }
+        self._sets: dict[Path, str | None] = {}
+
+    def of(self, outputs: Iterable[str]) -> Receipt | None:
+        """Return the receipt of a job with these outputs, if it names them all."""
+        files = [Path(file) for file in outputs]
+        found = self.places.get(place(files))
+        return found if found is not None and all(file in self._outputs for file in files) else None
+
+    def data(self, inputs: Iterable[Path]) -> dict[str, str]:
+        """Return the digests of a job's inputs that have receipts, by their names; those of a data set as one."""
+        found: dict[str, str] = {}
+        for file in inputs:
+            if file.is_relative_to(self.folder / "datasets"):
+                name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
+            else:
+                name, about = os.path.relpath(file, self.folder), self._outputs.get(file, {})
+                digest = about.get("content", about.get("sha256"))
+            if digest:
+                found[name] = digest
+        return found
+
+    def check(self, *, refresh: bool = True, whole: bool = False) -> list[Path]:
+        """Return the outputs that have changed since they were made; missing ones have not.
+
+        Args:
+            refresh: note the times of files that are the same nevertheless, so that each is read once.
+            whole: read every file, not only those with another size or time.
+        """
+        return [file for each, found in self.places.items() for file in _changed(each, found, refresh, whole)]
+
+    def _set(self, folder: Path) -> str | None:
+        """Return the digest of what a prepared split holds: its arrays, and how images are made from them."""
+        if folder not in self._sets:
+            try:
+                self._sets[folder] = identity.of_split(read_json(folder / "record.json"))
+            except (UserError, AttributeError):
+                self._sets[folder] = None
+        return self._sets[folder]
+
+
+def changed(files: Iterable[Path]) -> list[Path]:
+    """Return which of some files differ from their receipts; a file without a receipt does not."""
+    found: list[Path] = []
+    folders: dict[Path, dict[Path, Any]] = {}
+    for file in files:
+        known = folders.setdefault(file.parent, _beside(file.parent))
+        if file in known and _digest(file) not in (known[file]["sha256"], None):
+            found.append(file)
+    return found
+
+
+def refuse(files: Sequence[Path]) -> None:
+    """Raise a UserError that names changed files, if there are any."""
+    if files:
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         raise UserError(
-            f"{changed[0]}{more}: changed since it was made; `rm` it to make it again, or restore a copy "
-            f"(`dvc checkout --force {changed[0]}`)"
+            f"{files[0]}{more}: changed since it was made; `rm` it to make it again, or restore a copy "
+            f"(`dvc checkout --force {files[0]}`)"
         )
 
 
+def rewrite(target: Path, found: Receipt, outputs: Iterable[Path] = ()) -> None:
+    """Write a receipt again, after some of its outputs were written anew on purpose."""
+    for file in outputs:
+        found["outputs"][os.path.relpath(file, target.parents[1])] = _state(file)
+    write_json(target, found)
+
+
+def _state(file: Path) -> dict[str, Any]:
+    about = file.stat()
+    state = {"sha256": digest_of(file), "size": about.st_size, "time": about.st_mtime_ns}
+    if file.name == "record.json":
+        with suppress(UserError, AttributeError):
+            content = {name: each for name, each in read_json(file).items() if name not in ABOUT}
+            state["content"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return state
+
+
+def _beside(folder: Path) -> dict[Path, Any]:
+    """Return what the receipts in a folder tell of its files."""
+    receipts = filter(None, map(read, sorted((folder / FOLDER).glob("*.json"))))
+    return {folder / name: about for found in receipts for name, about in found["outputs"].items()}
+
+
 def _forget(outputs: Sequence[Path]) -> None:
-    """Delete the checksums of `outputs`, also those from a job with other outputs, such as one more figure."""
-    folder = outputs[0].parent
+    """Delete what receipts tell of `outputs`, also those of a job with other outputs, such as one more figure."""
+    target = place(outputs)
+    folder = target.parents[1]
     names = {os.path.relpath(file, folder) for file in outputs}
-    for place in _places(folder / FOLDER):
-        lines, time = _lines(place), _time(place)
-        kept = [line for line in lines if line[66:] not in names]
-        if lines and not kept:
-            place.unlink(missing_ok=True)
-        elif len(kept) < len(lines) and time is not None:
-            write_text(place, "".join(f"{line}\n" for line in kept))
-            os.utime(place, ns=(time + 1, time + 1))
-
-
-def _place(first: Path) -> Path:
-    return first.parent / FOLDER / first.name
+    for file in (folder / FOLDER).glob("*.json"):
+        if (found := read(file)) is None:
+            continue
+        kept = {name: about for name, about in found["outputs"].items() if name not in names}
+        if not kept or file == target:
+            file.unlink(missing_ok=True)
+        elif len(kept) < len(found["outputs"]):
+            write_json(file, found | {"outputs": kept})
 
 
 def _places(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         if os.path.basename(parent) == FOLDER:
-            yield from (Path(parent) / name for name in names if not name.endswith(".part"))
+            yield from (Path(parent) / name for name in names if name.endswith(".json"))
 
 
-def _changed(place: Path) -> list[Path]:
-    """Return the files of one receipt that have changed. If there are none, make the receipt newer than its files.
+def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Path]:
+    """Return the files of one receipt that have changed.
 
-    A job that makes these files again at the same time first deletes the receipt, or its lines, which changes its time.
+    A job that makes these files again at the same time first deletes the receipt, or its entries.
     """
-    if (written := _time(place)) is None:
+    folder, moved, changed = place.parents[1], False, []
+    for name, about in found["outputs"].items():
+        file = Path(os.path.normpath(folder / name))
+        try:
+            now = file.stat()
+        except FileNotFoundError:
+            continue
+        same_state = (now.st_size, now.st_mtime_ns) == (about["size"], about["time"])
+        if same_state and not whole:
+            continue
+        if _digest(file) not in (about["sha256"], None):
+            changed.append(file)
+        elif not same_state:
+            moved, about["size"], about["time"] = True, now.st_size, now.st_mtime_ns
+    if (moved or changed) and read(place) is None:
         return []
-    lines = _lines(place)
-    digests = {Path(os.path.normpath(place.parents[1] / line[66:])): line[:64] for line in lines}
-    newer = {file: time for file in digests if (time := _time(file)) is not None and time >= written}
-    changed = [file for file in newer if _digest(file) not in (digests[file], None)]
-    if _time(place) != written:
-        return []
-    if newer and not changed:
-        with suppress(OSError):  # another user's results, or a read-only disk
-            os.utime(place, ns=(max(newer.values()) + 1,) * 2)
+    if moved and refresh and not changed:
+        with suppress(UserError, TryAgain):  # another user's results, or a read-only disk
+            write_json(place, found)
     return changed
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-
-
-def _time(file: Path) -> int | None:
-    try:
-        return file.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
 
 
 def _digest(file: Path) -> str | None:

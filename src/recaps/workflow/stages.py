@@ -9,10 +9,32 @@ and lets `recaps.workflow.job` open the log and set the number of threads first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from recaps.identity import key
+from recaps.training.lease import Lease
 from recaps.workflow.job import device, given, project_root
+from recaps.workflow.receipts import Receipts, changed, receipt, refuse
+
+
+def make(stage: str, job: Any) -> None:
+    """Make the outputs of a stage, with a receipt.
+
+    Its inputs are compared with theirs first, byte by byte. The folder of a run is locked meanwhile, so that nobody
+    else, with whatever settings, changes the run at the same time.
+
+    Raises:
+        TryAgain: another process makes a part of the same run.
+        UserError: an input has changed since it was made; or see the stage.
+    """
+    outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
+    inputs = [Path(file) for file in _flat(job.input)]
+    refuse(changed(inputs))
+    with _locked(stage, job) as lease, receipt(outputs, job.params.identity | {"data": Receipts(folder).data(inputs)}):
+        globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
 
 
 def fetch_file(job: Any) -> None:
@@ -44,8 +66,8 @@ def prepare_dataset(job: Any) -> None:
     )
 
 
-def train_variant(job: Any) -> None:
-    """Train one variant of one paper with one seed."""
+def train_variant(job: Any, lease: Lease) -> None:
+    """Train one variant of one paper with one seed. `lease` is that on the run."""
     from recaps.training.run import train
 
     names = job.wildcards
@@ -56,8 +78,10 @@ def train_variant(job: Any) -> None:
         seed=int(names.seed),
         dataset=Path(job.input.dataset[0]).parent,
         test=test[0] if test else None,
+        modules=job.params.identity["modules"],
         out=Path(job.output.model).parent,
         checkpoints=Path(job.params.checkpoints),
+        lease=lease,
         device=device(job),
         threads=job.threads,
         # No parameter of the rule, like the device: another interval is no reason to train again.
@@ -118,7 +142,7 @@ def record_run(job: Any) -> None:
     from recaps.evaluation.record import Run, write
     from recaps.workflow.layout import Layout
 
-    names, folder = job.wildcards, Path(job.output[0]).parent
+    names, folder = job.wildcards, Path(job.output.numbers).parent
     project, files = Project.model_validate(job.params.project), Layout(folder.parents[3])
 
     def run(variant: str, seed: int, beside: dict[str, Run]) -> Run:
@@ -216,3 +240,24 @@ def saved_results(job: Any) -> Any:
         stand_in=any(project.stand_in(name) for name in paper.used_sets),
         own=own,
     )
+
+
+@contextmanager
+def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
+    """Hold the lease on the folder of a run, for the stages that write to it."""
+    if not hasattr(job.params, "checkpoints"):
+        yield None
+        return
+    with Lease(Path(job.params.checkpoints), what=f"{stage} {key(job.params.identity)}") as lease:
+        # A training touches it at every step, so that one that hangs can be taken over.
+        with nullcontext() if stage == "train_variant" else lease.kept():
+            yield lease
+
+
+def _flat(files: Any) -> Iterator[str]:
+    """Yield all names of files in a job's inputs or outputs, of which some are lists or named."""
+    if isinstance(files, str | Path):
+        yield str(files)
+        return
+    for each in files.values() if isinstance(files, dict) else files:
+        yield from _flat(each)
