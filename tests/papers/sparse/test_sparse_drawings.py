@@ -10,11 +10,11 @@ from typing import Any
 import made_results
 import numpy as np
 import pytest
-from made_results import CONFIG, measured, values
+from made_results import CONFIG, measured, run_of, values
 
 from recaps import io
 from recaps.config.load import Project, load
-from recaps.papers.sparse import figures, metrics, tables
+from recaps.papers.sparse import figures, metrics, record, tables
 from recaps.report.claims import check_variants
 from recaps.report.results import Results
 
@@ -137,7 +137,7 @@ def test_figure_3_names_a_model_once_and_draws_it_alike_in_both_panels(tmp_path:
         "Unmasked SPARSECAPS, short queue",
     ]
     assert [len(axis.get_lines()) for axis in drawing.axes] == [6, 3]
-    routing = [each for each in results.paper.variants.values() if metrics.routes(each)]
+    routing = [each for each in results.paper.variants.values() if record.routes(each)]
     looks: dict[str, set[tuple[Any, ...]]] = {}
     for axis, dataset in zip(drawing.axes, ("mnist-40/test", "mnist/test"), strict=True):
         models = [each.title.removesuffix(" (28x28)") for each in routing if dataset in each.latents]
@@ -161,7 +161,7 @@ def test_an_added_variant_has_its_rows_and_its_lines(tmp_path: Path) -> None:
     assert list(rows["algorithm"]) == [f"Released + SVM {each}" for each in ("(a)", "(a), disjoint digits", "(b)")]
     assert list(rows["affNIST ours"]) == pytest.approx([90, 90, 90])
     assert rows["affNIST published"].isna().all()
-    assert values(metrics.metrics(results), "sparsecaps-released", "svm-mnist") == pytest.approx([90])
+    assert values(results.metrics, "sparsecaps-released", "svm-mnist") == pytest.approx([90])
     for figure, variant in (
         (figures.figure_2, "sparsecaps-released-28"),
         (figures.figure_3, "sparsecaps-released"),
@@ -172,7 +172,7 @@ def test_an_added_variant_has_its_rows_and_its_lines(tmp_path: Path) -> None:
 
 def test_every_claim_finds_its_measure(results: Results) -> None:
     check_variants(made_results.claims("sparse"), {"sparse": results.paper})
-    made_results.verdicts("sparse", metrics.metrics(results))
+    made_results.verdicts("sparse", results.metrics)
 
 
 # Numbers behind the figures
@@ -181,18 +181,19 @@ def test_every_claim_finds_its_measure(results: Results) -> None:
 def test_metrics_of_capsules_are_those_of_loops_over_images_and_capsules(results: Results) -> None:
     table = results.metrics
     for seed in (0, 1):
-        arrays = {name: results.latents("sparsecaps", name, seed=seed) for name in ("mnist-40/test", "affnist/test")}
+        run = run_of(results, "sparsecaps", seed)
+        arrays = {name: run.latents(name) for name in ("mnist-40/test", "affnist/test")}
         support, mask = (arrays["mnist-40/test"][name] for name in ("support", "mask"))
         slope = [np.mean([value / max(row) for value in sorted(row)[:-1]]) for row in support]
         active = [sum(value >= 0.1 for value in row) for row in mask]
         winners = [row.tolist().index(0) for row in arrays["affnist/test"]["ranks"]]
         frequencies = [winners.count(capsule) / IMAGES for capsule in range(CAPSULES)]
-        probe = results.probe("sparsecaps", "single-capsules", seed=seed)
+        probe = run.probe("single-capsules")
         left_out = [
             max(np.square(without - whole).sum() for without in each) / np.square(whole).sum()
             for whole, each in zip(probe["full"], probe["without"], strict=True)
         ]
-        decoded = results.probe("sparsecaps", "traversals", seed=seed)["decoded"]
+        decoded = run.probe("traversals")["decoded"]
         moved = [max(np.square(d[10] - d[0]).sum() / np.square(d[5]).sum() for d in each) for each in decoded]
         expected = {
             "support-slope": np.mean(slope),
@@ -215,25 +216,45 @@ def test_the_parameter_that_changes_most_counts() -> None:
     decoded[:] = 0.5
     decoded[0, 1, 0], decoded[0, 1, -1] = 0, 1  # from black to white: 4 pixels, by 1 each, beside 4 * 0.25
     decoded[0, 2, -1] = 0.6
-    assert metrics.largest_change(decoded) == pytest.approx([4.0, 0.0])
+    assert record.largest_change(decoded) == pytest.approx([4.0, 0.0])
 
 
 def test_relative_support_is_sorted_within_each_image() -> None:
     support = np.array([[1.0, 4.0, 2.0], [10.0, 5.0, 5.0]])
-    np.testing.assert_allclose(metrics.relative_support(support), [[1, 0.5, 0.25], [1, 0.5, 0.5]])
+    np.testing.assert_allclose(record.relative_support(support), [[1, 0.5, 0.25], [1, 0.5, 0.5]])
 
 
 def test_rank_frequencies_count_each_capsules_ranks() -> None:
     ranks = np.array([[0, 1, 2], [0, 2, 1], [1, 0, 2], [0, 1, 2]])
     expected = [[0.75, 0.25, 0], [0.25, 0.5, 0.25], [0, 0.25, 0.75]]
-    np.testing.assert_allclose(figures.rank_frequencies(ranks), expected)
+    np.testing.assert_allclose(record.rank_frequencies(ranks), expected)
+
+
+def test_traversals_are_those_of_the_dimension_that_changes_an_image_most(results: Results) -> None:
+    drawing, data = figures.figure_1(results)
+    decoded = run_of(results, "supcaps-28", 0).probe("traversals")["decoded"]
+    assert len(drawing.axes) == 6
+    for image, rows in data.groupby("image"):
+        changes = [np.square(each - each.mean(0)).sum() for each in decoded[image]]
+        assert set(rows["dimension"]) == {np.argmax(changes)}
+        np.testing.assert_allclose(rows["ink"], decoded[image, np.argmax(changes)].sum((1, 2, 3)))
+
+
+def test_single_capsules_are_those_of_the_first_image(results: Results) -> None:
+    drawing, data = figures.figure_2(results)
+    probe = run_of(results, "dense-28", 0).probe("single-capsules")
+    full, without = probe["full"][0, 0], probe["without"][0, :, 0]
+    without_second = made_results.canvas(drawing.axes[1])[:8, 10:18]
+    np.testing.assert_allclose(without_second, without[1], atol=0.003)
+    change = [np.square(each - full).sum() / np.square(full).sum() for each in without]
+    np.testing.assert_allclose(data[data["variant"] == "dense-28"]["relative_change_without"], change)
 
 
 def test_leave_one_out_change_takes_the_capsule_that_matters_most() -> None:
     full = np.full((1, 1, 2, 2), 0.5)
     without = np.stack([full, np.zeros_like(full)], axis=1)
     probe = {"full": full, "without": without}
-    assert metrics.leave_one_out_change(probe) == pytest.approx([1.0])
+    assert record.leave_one_out_change(probe) == pytest.approx([1.0])
 
 
 def test_labels_of_near_points_are_piled_above_the_topmost() -> None:
@@ -282,8 +303,8 @@ def test_one_network_with_labels_alone_is_not_compared(results: Results) -> None
     own = {name: seeds for name, seeds in results.own_seeds.items() if name != "supcaps"}
     variants = {name: variant for name, variant in results.paper.variants.items() if name in own}
     alone = replace(results, own_seeds=own, paper=results.paper.model_copy(update={"variants": variants}))
-    assert metrics.combined(results)["variant"].unique().tolist() == ["convnet", "supcaps"]
-    assert metrics.combined(alone).empty
+    assert {variant for variant, *_ in metrics.metrics(results)} == {"convnet", "supcaps"}
+    assert metrics.metrics(alone) == []
 
 
 def test_a_variant_may_have_seeds_of_its_own(tmp_path: Path) -> None:

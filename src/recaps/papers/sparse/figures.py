@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.npz import Array
-from recaps.papers.sparse.metrics import along_training, relative_support, routes, sparse, supervised_accuracies
+from recaps.papers.sparse.metrics import along_training, supervised_accuracies
+from recaps.papers.sparse.record import routes, shows_ranks, shows_single_capsules
 from recaps.report.plots import mean_and_range, mosaic, style
 from recaps.report.results import Results
 
@@ -22,23 +23,21 @@ TRAINED = "affnist-a-trained"
 
 def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
     """One dimension of the digit's capsule of SUPCAPS, moved from -0.25 to 0.25, for each of six images."""
-    return _traversals(results, "supcaps-28", "offset of one dimension of the digit's capsule", 6)
+    return _traversals(results, "supcaps-28", "offset of one dimension of the digit's capsule")
 
 
 def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The contribution of each capsule to the reconstruction of one image, a row per model on 28x28 images."""
-    every = results.paper.variants.items()
-    shown = {name: each for name, each in every if "single-capsules" in each.probes and each.data == "mnist/train"}
+    shown = {name: each for name, each in results.paper.variants.items() if shows_single_capsules(each)}
     drawing, axes = plt.subplots(len(shown), 3, figsize=(9.4, 3.2 * len(shown)), squeeze=False)
     data = []
     for row, (variant, settings) in zip(axes, shown.items(), strict=True):
-        probe = results.probe(variant, "single-capsules")
-        image, full, without = probe["images"][0, 0], probe["full"][0, 0], probe["without"][0, :, 0]
-        change = without - full
+        arrays = results.arrays(variant, "single-capsules")
+        full, change = arrays["full"], arrays["change"]
         largest = float(np.abs(change).max())
         panels = (
-            ("input, all, each alone", [image, full, *probe["single"][0, :, 0]], "gray", 0, 1),
-            ("leaving one out", [*without], "gray", 0, 1),
+            ("input, all, each alone", [arrays["image"], full, *arrays["single"]], "gray", 0, 1),
+            ("leaving one out", [*(full + change)], "gray", 0, 1),
             (f"change from leaving one out: up to {largest:.2g}", [*change], "RdBu_r", -largest, largest),
         )
         for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
@@ -46,10 +45,9 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
             axis.set_title(title)
         row[0].set_ylabel(settings.title)
         drawing.colorbar(row[2].images[0], ax=row[2], label="change in brightness", shrink=0.8)
-        total = np.square(full).sum()
-        for capsule, changed in enumerate(np.square(change).sum((1, 2))):
-            data.append((variant, capsule, float(changed / total), float(probe["mask"][0, capsule])))
-    return drawing, pd.DataFrame(data, columns=["variant", "capsule", "relative_change_without", "mask"])
+        numbers = {"relative_change_without": arrays["relative_change"], "mask": arrays["mask"]}
+        data.append(pd.DataFrame({"variant": variant, "capsule": range(len(change)), **numbers}))
+    return drawing, pd.concat(data)
 
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -60,7 +58,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
         for variant, settings in results.paper.variants.items():
             if not routes(settings) or dataset not in settings.latents:
                 continue
-            curve = relative_support(results.latents(variant, dataset, "support")["support"]).mean(0)
+            curve = results.arrays(variant, "support")["by_rank"]
             model = settings.title.removesuffix(" (28x28)")
             place = list(lines).index(model) if model in lines else len(lines)
             (lines[model],) = axis.plot(range(len(curve)), curve, **style(place))
@@ -74,12 +72,11 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The frequency of each rank on affNIST for each capsule, a panel per sparse model."""
-    every = results.paper.variants.items()
-    shown = {name: each for name, each in every if sparse(each) and "affnist/test" in each.latents}
+    shown = {name: each for name, each in results.paper.variants.items() if shows_ranks(each)}
     drawing, axes = plt.subplots(len(shown), 1, figsize=(7.2, 3.6 * len(shown)), squeeze=False)
     rows = []
     for axis, (variant, settings) in zip(axes[:, 0], shown.items(), strict=True):
-        frequencies = rank_frequencies(results.latents(variant, "affnist/test", "ranks")["ranks"])
+        frequencies = results.arrays(variant, "ranks")["frequencies"]
         _draw_frequencies(axis, frequencies, settings.model.frequency_range)
         if len(shown) > 1:
             axis.set_title(settings.title)
@@ -105,11 +102,6 @@ def _draw_frequencies(axis: Axes, frequencies: Array, target: tuple[float, float
     axis.set_xticks(range(0, len(frequencies), 2))
 
 
-def rank_frequencies(ranks: Array) -> Array:
-    """Fraction of images in which each capsule has each rank: [N, L] to [L capsules, L ranks]."""
-    return np.stack([(ranks == rank).mean(0) for rank in range(ranks.shape[1])], axis=1)
-
-
 def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, float]]:
     """Group the capsules whose lines have their highest points close together, so that their labels do not overlap.
 
@@ -132,7 +124,7 @@ def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, fl
 
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Dimensions of the most active SPARSECAPS capsule, each set from -1 to 1."""
-    return _traversals(results, "sparsecaps-28", "value of one dimension of the most active capsule", 8)
+    return _traversals(results, "sparsecaps-28", "value of one dimension of the most active capsule")
 
 
 def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -188,19 +180,17 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, data
 
 
-def _traversals(results: Results, variant: str, label: str, count: int) -> tuple[Figure, pd.DataFrame]:
+def _traversals(results: Results, variant: str, label: str) -> tuple[Figure, pd.DataFrame]:
     """A row per image: the image, then decoded images for 11 values of the dimension that changes the image most."""
-    probe = results.probe(variant, "traversals")
-    decoded, values = probe["decoded"][:, :, :, 0], probe["values"]
-    variance = decoded.var(axis=2).sum((2, 3))  # [N, D]
-    drawing, axes = plt.subplots(count, 1, figsize=(6.4, 0.56 * count + 0.5))
-    rows = []
+    arrays = results.arrays(variant, "traversals")
+    images, decoded, values = arrays["images"], arrays["decoded"], arrays["values"]
+    drawing, axes = plt.subplots(len(images), 1, figsize=(6.4, 0.56 * len(images) + 0.5))
+    frames = []
     for image, axis in enumerate(axes):
-        dimension = int(variance[image].argmax())
-        strip = [probe["images"][image, 0], *decoded[image, dimension]]
+        strip = [images[image], *decoded[image]]
         mosaic(axis, strip, len(strip), "gray", 0, 1)
-        axis.set_ylabel(f"{int(probe['labels'][image])}", rotation=0, ha="right", va="center")
-        for value, picture in zip(values, decoded[image, dimension], strict=True):
-            rows.append((image, int(probe["capsule"][image]), dimension, float(value), float(picture.sum())))
+        axis.set_ylabel(f"{int(arrays['labels'][image])}", rotation=0, ha="right", va="center")
+        moved = {name: arrays[name][image] for name in ("capsule", "dimension")}
+        frames.append(pd.DataFrame({"image": image, **moved, "value": values, "ink": arrays["ink"][image]}))
     axes[0].set_title(f"input, then {label}: {values[0]:g} to {values[-1]:g}", fontsize=8)
-    return drawing, pd.DataFrame(rows, columns=["image", "capsule", "dimension", "value", "ink"])
+    return drawing, pd.concat(frames)

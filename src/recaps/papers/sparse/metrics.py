@@ -1,4 +1,4 @@
-"""Metrics of *Sparse Unsupervised Capsules Generalize Better*."""
+"""Metrics of *Sparse Unsupervised Capsules Generalize Better* that need several runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import numpy as np
 import pandas as pd
 
 from recaps.config.base import snapshot_of
-from recaps.config.variant import Variant
+from recaps.evaluation.record import MetricRow
 from recaps.npz import Array
-from recaps.report.metrics import last_fifth
-from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+from recaps.report.results import Results
 
-#: A capsule counts as used if it has rank 0 in at least this share of the images.
-USED = 0.02
 #: Accuracy of the quoted ConvNet on expanded MNIST, in percent; the quoted SUPCAPS has 99.23.
 QUOTED = 99.22
 
@@ -23,31 +20,9 @@ QUOTED = 99.22
 CONVNET, SUPCAPS = "convnet", "supcaps"
 
 
-def metrics(results: Results) -> pd.DataFrame:
-    """Accuracies of heads, reconstruction errors, and the numbers behind figures 2 to 4 and section 2.2."""
-    rows: list[MetricRow] = []
-    for seed, part in results.by_seed():
-        for variant, settings in part.paper.variants.items():
-            change = last_fifth(results.history(variant, seed))
-            rows.append((variant, seed, "loss-last-fifth", change, math.nan, 0, "percent", ""))
-            if routes(settings):
-                rows += _capsule_metrics(results, variant, settings, seed)
-    return pd.concat([head_metrics(results), metric_rows(rows), combined(results)], ignore_index=True)
-
-
-def combined(results: Results) -> pd.DataFrame:
-    """Networks with labels at equal accuracy. `publish --add` computes them again from all runs."""
-    return metric_rows([row for seed, part in results.by_seed() for row in _at_equal_accuracy(part, seed)])
-
-
-def routes(settings: Variant) -> bool:
-    """Whether a variant is a capsule network, so that its latents hold the routing support."""
-    return hasattr(settings.model, "routing")
-
-
-def sparse(settings: Variant) -> bool:
-    """Whether a variant is trained under the sparse mask, as SPARSECAPS is."""
-    return settings.model.family == "sparsecaps" and settings.model.learning == "sparse"
+def metrics(results: Results) -> list[MetricRow]:
+    """The networks with labels at equal accuracy."""
+    return [row for seed, part in results.by_seed() for row in _at_equal_accuracy(part, seed)]
 
 
 def along_training(results: Results, variant: str, head: str, trained: str) -> dict[int, str]:
@@ -118,62 +93,3 @@ def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
             name = part.resolve(part.paper.protocols[protocol].test.set)
             rows.append((str(variant), seed, metric, value, math.nan, n, "percent", name))
     return rows
-
-
-def _capsule_metrics(results: Results, variant: str, settings: Variant, seed: int) -> list[MetricRow]:
-    def mean(metric: str, values: Array, unit: str, measured_on: str) -> MetricRow:
-        return mean_row(variant, seed, metric, values, unit, results.resolve(measured_on))
-
-    rows = []
-    test = "mnist-40/test" if "mnist-40/test" in settings.latents else "mnist/test"
-    for name in (test, "affnist/test"):
-        if name not in settings.latents:
-            continue
-        error = results.latents(variant, name, "reconstruction_error", seed=seed)["reconstruction_error"]
-        label = "affnist" if name.startswith("affnist") else "mnist"
-        rows.append(mean(f"reconstruction-error-{label}", error, "squared error", name))
-    arrays = results.latents(variant, test, "support", "mask", seed=seed)
-    rows.append(mean("support-slope", relative_support(arrays["support"])[:, 1:].mean(1), "ratio", test))
-    if "single-capsules" in settings.probes:
-        change = leave_one_out_change(results.probe(variant, "single-capsules", seed=seed))
-        rows.append(mean("leave-one-out-change", change, "ratio", test))
-    if "traversals" in settings.probes:
-        change = largest_change(results.probe(variant, "traversals", seed=seed)["decoded"])
-        rows.append(mean("parameter-change", change, "ratio", test))
-    if sparse(settings):
-        rows.append(mean("mask-active", (arrays["mask"] >= 0.1).sum(1), "count", test))
-    if sparse(settings) and "affnist/test" in settings.latents:
-        first = results.latents(variant, "affnist/test", "ranks", seed=seed)["ranks"] == 0
-        order = first.mean(0).argsort()
-        for label, capsule in (("min", order[0]), ("max", order[-1])):
-            rows.append(mean(f"rank0-frequency-{label}", first[:, capsule], "fraction", "affnist/test"))
-        used = float((first.mean(0) >= USED).sum())
-        rows.append((variant, seed, "rank0-capsules", used, math.nan, 0, "count", results.resolve("affnist/test")))
-    return rows
-
-
-def leave_one_out_change(probe: dict[str, Array]) -> Array:
-    """Largest change from leaving out one capsule, relative to the reconstruction, in squared norm: [N]."""
-    change = np.square(probe["without"] - probe["full"][:, None]).sum((2, 3, 4))
-    return np.asarray(change.max(1) / np.square(probe["full"]).sum((1, 2, 3)))
-
-
-def largest_change(decoded: Array) -> Array:
-    """Largest change from moving one parameter of a capsule over its range, relative to the picture: [N].
-
-    Args:
-        decoded: pictures for n values of each parameter, [N, D, n, C, H, W].
-
-    Returns:
-        For the parameter that changes an image most, the squared distance between the first and the last picture,
-        relative to the squared norm of the middle one.
-    """
-    distance = np.square(decoded[:, :, -1] - decoded[:, :, 0]).sum((2, 3, 4))
-    middle = np.square(decoded[:, :, decoded.shape[2] // 2]).sum((2, 3, 4))
-    return np.asarray((distance / middle).max(1))
-
-
-def relative_support(support: Array) -> Array:
-    """Support sorted within each image, largest first, relative to the largest: [N, L] to [N, L]."""
-    ordered = -np.sort(-support, axis=1)
-    return np.asarray(ordered / ordered[:, :1])
