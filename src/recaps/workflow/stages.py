@@ -248,10 +248,10 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
-    with Lease(Path(job.params.checkpoints), what=f"{stage} {key(job.params.identity)}") as lease:
-        # A training touches it at every step, so that one that hangs can be taken over.
-        with nullcontext() if stage == "train_variant" else lease.kept():
-            yield lease
+    lease = Lease(Path(job.params.checkpoints), what=f"{stage} {key(job.params.identity)}")
+    # A training touches it at every step, so that one that hangs can be taken over.
+    with lease, nullcontext() if stage == "train_variant" else lease.kept():
+        yield lease
 
 
 def _flat(files: Any) -> Iterator[str]:
