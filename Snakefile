@@ -12,7 +12,7 @@ from recaps.report.cost import summary
 from recaps.workflow import layout
 from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout, named
 from recaps.workflow.plan import growing, start
-from recaps.workflow.state import to_make_again
+from recaps.workflow.state import State
 
 min_version("9.27")
 
@@ -28,12 +28,24 @@ configfile: "config/config.yaml"
 
 attend()
 plan = start(config, Path(workflow.basedir))
-# The receipts of the results decide what is made again, not the triggers of Snakemake, which know only what it made itself.
-workflow.dag_settings.rerun_triggers = frozenset()
+state = State(plan)
 # These make nothing, so they may run beside damaged results.
 if workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv):
-    again = to_make_again(plan, workflow.dag_settings.targets, dry=bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv)))
-    workflow.dag_settings.forcerun = {*workflow.dag_settings.forcerun, *again}
+    state.check(dry=bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv)))
+
+
+def again(stage, **names):
+    """Return an input function without files. It repeats the jobs of a stage whose results do not match the plan.
+
+    Snakemake's own triggers are off (profiles/default): they know only what Snakemake itself made.
+    """
+
+    def none(wildcards):
+        if workflow.is_main_process:
+            workflow.dag.forcefiles.update(state.to_repeat(stage, {**dict(wildcards.items()), **names}))
+        return []
+
+    return none
 
 
 # The patterns of all files.

@@ -21,6 +21,7 @@ rule fetch_file:
 rule prepare_dataset:
     input:
         plan.raw_files,
+        again=again("prepare_dataset"),
     output:
         **prepared,
     log:

@@ -4,6 +4,7 @@
 rule evaluate_heads:
     input:
         latents=layout.latents(files.run()),
+        again=again("evaluate_heads"),
     output:
         heads=layout.heads(files.run()),
     log:

@@ -6,6 +6,7 @@ rule read_model:
         model=trained["model"],
         config=trained["config"],
         sets=plan.read_sets,
+        again=again("read_model"),
     output:
         # Existing parts that are still valid are kept, so Snakemake must not delete the files.
         latents=update(layout.latents(files.run())),

@@ -4,6 +4,7 @@
 rule collect_metrics:
     input:
         plan.metrics_inputs,
+        again=again("collect_metrics"),
     output:
         files.metrics(),
     log:
@@ -30,6 +31,7 @@ for paper, settings in plan.project.papers.items():
                 f"draw_tables_of_{paper}"
             input:
                 plan.shown(paper, settings.tables.values()),
+                again=again("draw_tables", paper=paper),
             output:
                 csv=[
                     report(
@@ -61,6 +63,7 @@ for paper, settings in plan.project.papers.items():
                 f"draw_figures_of_{paper}"
             input:
                 plan.shown(paper, settings.figures.values()),
+                again=again("draw_figures", paper=paper),
             output:
                 png=[
                     report(

@@ -4,6 +4,7 @@
 rule record_run:
     input:
         plan.measured_inputs,
+        again=again("record_run"),
     output:
         numbers=layout.numbers(files.run()),
         arrays=layout.arrays(files.run()),

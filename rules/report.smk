@@ -14,6 +14,7 @@ rule score_claims:
         claims=plan.claims(),
         metrics=plan.metrics(),
         records=plan.records(),
+        again=again("score_claims"),
     output:
         csv=report(
             csv,
@@ -57,6 +58,7 @@ rule build_report:
         records=plan.records(),
         datasets=plan.datasets(),
         readings=plan.readings(),
+        again=again("build_report"),
     output:
         html=files.report(),
     log:

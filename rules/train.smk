@@ -5,6 +5,7 @@ rule train_variant:
     input:
         dataset=plan.training_set,
         test=plan.evaluation_set,
+        again=again("train_variant"),
     output:
         **trained,
     log:
@@ -33,6 +34,7 @@ rule train_variant:
 rule time_steps:
     input:
         unpack(plan.timing_sets),
+        again=again("time_steps"),
     output:
         timing=files.timing(),
     log:

@@ -97,7 +97,7 @@ def time_steps(job: Any) -> None:
 
     time_variants(
         job.params.variants,
-        {variant: Path(files[0]).parent for variant, files in job.input.items()},
+        {variant: Path(files[0]).parent for variant, files in job.input.items() if variant in job.params.variants},
         Path(job.output.timing),
         **job.params.options,
         device=device(job),
