@@ -9,9 +9,9 @@ rule collect_metrics:
         files.metrics(),
     log:
         files.log("collect_metrics/{paper}"),
+    localrule: True
     conda:
         "../envs/recaps.yaml"
-    localrule: True
     params:
         identity=plan.identity("collect_metrics"),
         project=plan.measured,
