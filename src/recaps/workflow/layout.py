@@ -15,12 +15,12 @@ DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
 #: What is read from a trained model: latents, probes, and the accuracies of its own class scores.
 READ_FILES = ("latents.npz", "probes.npz", "scores.json")
+#: The numbers that were measured on a run, and the arrays that pictures of it need.
+MEASURED_FILES = ("numbers.csv", "arrays.npz")
 #: The record of a run, besides the results of its heads: what is drawn, and what is published.
 RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
 TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
-#: The numbers that were measured on a run, and the arrays that pictures of it need.
-MEASURED_FILES = ("numbers.csv", "arrays.npz")
 SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 
@@ -58,9 +58,7 @@ class Layout:
         return self.paper(paper) / "timings" / f"{name}.json"
 
     def table(self, paper: str = "{paper}", name: str = "{table}") -> list[Path]:
-        return [self.paper(paper) / f"{name}.{ending}" for ending in #: The record of a run, besides the results of its heads: what is drawn, and what is published.
-RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
-TABLE_FORMATS]
+        return [self.paper(paper) / f"{name}.{ending}" for ending in TABLE_FORMATS]
 
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
