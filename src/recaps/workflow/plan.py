@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load
+from recaps.config.load import Project, load, merged
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, own
@@ -32,16 +32,20 @@ from recaps.workflow.layout import DATASET_FILES, READ_FILES, RUN_FILES, Layout
 Inputs = dict[str, Any]
 
 
-def start(values: Mapping[str, Any], root: Path, *, check: bool) -> Plan:
+def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], root: Path, *, check: bool) -> Plan:
     """Return the plan for the user's settings. A mistake in them ends the process with one line.
 
     Args:
-        values: the merged configuration, as Snakemake has it.
+        config: the configuration that Snakemake passes to jobs. The merged settings replace its content.
+        sources: the settings before they are merged, files or mappings. Later ones override earlier ones.
         root: the folder of the Snakefile.
         check: whether to look for results that have changed since they were made.
     """
     _show_library_to_jobs()
     try:
+        values = merged(sources)
+        config.clear()
+        config.update(values)
         plan = Plan(load(values, short(root / "config")))
         if check:
             receipts.check(Path(plan.results, plan.scale))
