@@ -9,6 +9,7 @@ import pytest
 import yaml
 from clones import SMOKE, Clone
 
+import recaps
 from recaps import estimate, papers
 from recaps.config.load import Project, load
 from recaps.workflow.checks import TARGETS
@@ -149,6 +150,20 @@ def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
     line = f"{file}: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert done.status == 1
     assert done.output.splitlines()[1:] == [f"recaps: {line}"], "after the names of the profiles"
+
+
+class Foreign(Clone):
+    """A copy whose Snakemake runs the library of the checkout that is tested."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"PYTHONPATH": str(Path(recaps.__file__).parents[1])}
+
+
+def test_another_checkouts_library_ends_in_one_line(clone: Clone) -> None:
+    done = Foreign(clone.folder).snakemake("-n", "--cores", "1")
+    assert done.status == 1
+    (line,) = done.output.splitlines()[1:]  # after the names of the profiles
+    assert line.startswith(f"recaps: {clone.folder}/src/recaps: this code would not run, as Python imports recaps from")
 
 
 #: Prints the routing of a variant, from the plan and from what jobs read.

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from recaps import checkout
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load, merged
 from recaps.config.variant import Output, Paper, Timing, Variant
@@ -33,7 +34,7 @@ Inputs = dict[str, Any]
 
 
 def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], root: Path, *, check: bool) -> Plan:
-    """Return the plan for the user's settings. A mistake in them ends the process with one line.
+    """Return the plan for the user's settings. A mistake in them, or another checkout's library, ends in one line.
 
     Args:
         config: the configuration that Snakemake passes to jobs. The merged settings replace its content.
@@ -41,8 +42,9 @@ def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], r
         root: the folder of the Snakefile.
         check: whether to look for results that have changed since they were made.
     """
-    _show_library_to_jobs()
     try:
+        checkout.require(root, "snakemake")
+        _show_library_to_jobs()
         values = merged(sources)
         config.clear()
         config.update(values)
