@@ -6,6 +6,7 @@ This file loads the configuration and the rules, and defines the targets. `make 
 import sys
 from pathlib import Path
 
+from snakemake.cli import parse_config
 from snakemake.utils import min_version
 
 from recaps.report.cost import summary
@@ -27,7 +28,18 @@ configfile: "config/config.yaml"
 
 
 attend()
-plan = start(config, Path(workflow.basedir))
+# Snakemake has merged the user's settings, but it knows no sections with a name, so the library merges them again. Only
+# `config_settings`, which Snakemake does not document, keeps files and keys apart. Jobs get the same files and keys.
+given = workflow.config_settings
+plan = start(
+    config,
+    [
+        *([] if given.replace_workflow_config else [Path("config/config.yaml")]),
+        *given.configfiles,
+        *(parse_config([key]) for key in given.config_args),
+    ],
+    Path(workflow.basedir),
+)
 state = State(plan)
 # These make nothing, so they may run beside damaged results.
 if workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
+from recaps import checkout
 from recaps.errors import STOPPED, UserError
 
 Arguments = ParamSpec("Arguments")
@@ -18,12 +19,14 @@ Arguments = ParamSpec("Arguments")
 def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     """Decorate the `main` of a command line: UserError ends in one line on stderr and the exit status of the error.
 
-    A reader of the output who stops early ends it as shells expect, without a traceback.
+    In a checkout of this project, the command must be that checkout's own. A reader of the output who stops early ends
+    it as shells expect, without a traceback.
     """
 
     @functools.wraps(main)
     def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
         try:
+            checkout.require_here("python")
             status = main(*arguments, **options)
             print(end="", flush=True)
             return status

@@ -26,12 +26,16 @@ def describe(project: Path | None) -> dict[str, Any]:
 
 
 def git(project: Path | None) -> dict[str, Any]:
-    """Return `commit`, and `dirty`: whether code or tracked files differ from it. None outside a git checkout.
+    """Return `commit`, and `dirty`: whether code or tracked files differ from it.
 
+    Both are None if the folder is not the top of a git checkout: the commit of a repository around it says nothing.
     Published results do not count, as no run reads them.
     """
-    commit = _git(project, "rev-parse", "HEAD") if project else None
-    if project is None or commit is None:
+    top = _git(project, "rev-parse", "--show-toplevel") if project else None
+    if project is None or top is None or Path(top).resolve() != project.resolve():
+        return {"commit": None, "dirty": None}
+    commit = _git(project, "rev-parse", "HEAD")
+    if commit is None:
         return {"commit": None, "dirty": None}
     changed = _git(project, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results/published")
     added = _git(project, "ls-files", "--others", "--exclude-standard", "--", "src", "config", "rules", "workflow")
@@ -45,8 +49,15 @@ def now() -> str:
 
 
 def _git(project: Path, *arguments: str) -> str | None:
+    # In a hook, for example, variables such as GIT_DIR name another repository or another index.
+    environment = {
+        name: value for name, value in os.environ.items() if name.startswith("GIT_CONFIG") or name[:4] != "GIT_"
+    }
+    command = ["git", "-C", str(project), *arguments]
     try:
-        result = subprocess.run(["git", "-C", str(project), *arguments], capture_output=True, text=True, timeout=20)
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="surrogateescape", timeout=20, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -12,7 +12,7 @@ from places import CONFIG
 
 from recaps import papers
 from recaps.config import manual
-from recaps.config.load import Project, check, load, merge, read_yaml
+from recaps.config.load import Project, check, load, merge, merged, read_yaml
 from recaps.errors import UserError
 from recaps.models.options import SupCapsOptions
 
@@ -290,6 +290,16 @@ def test_merge() -> None:
     assert merge({"name": "em", "x": 1}, {"name": "dynamic"}) == {"name": "dynamic"}
     assert merge({"name": "em", "x": 1}, {"y": 2}) == {"name": "em", "x": 1, "y": 2}
     assert merge({"routing": "em"}, {"routing": {"iterations": 2}}) == {"routing": {"name": "em", "iterations": 2}}
+
+
+def test_files_and_mappings_merge_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("scale: desk\noverrides: {routing: cosine}\n")
+    sources = [tmp_path / "missing.yaml", tmp_path / "a.yaml", {"overrides": {"routing": {"iterations": 2}}}]
+    assert merged(sources) == {"scale": "desk", "overrides": {"routing": {"name": "cosine", "iterations": 2}}}
+    assert merged([*sources, {"overrides": {"routing": "em"}}, {"scale": "smoke"}]) == {
+        "scale": "smoke",
+        "overrides": {"routing": "em"},
+    }
 
 
 def test_seeds(config: Path) -> None:

@@ -404,5 +404,5 @@ def test_unknown_variant(plan: Any) -> None:
 def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     with pytest.raises(SystemExit) as raised:
-        start({"scale": "dsek"}, root, check=True)
+        start({}, [{"scale": "dsek"}], root, check=True)
     assert raised.value.code == "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"

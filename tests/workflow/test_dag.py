@@ -9,6 +9,7 @@ import pytest
 import yaml
 from clones import SMOKE, Clone
 
+import recaps
 from recaps import estimate, papers
 from recaps.config.load import Project, load
 from recaps.workflow.checks import TARGETS
@@ -149,6 +150,74 @@ def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:
     line = f"{file}: unknown key 'variants.dense.model.capsuls' (did you mean 'capsules'?)"
     assert done.status == 1
     assert done.output.splitlines()[1:] == [f"recaps: {line}"], "after the names of the profiles"
+
+
+class Foreign(Clone):
+    """A copy whose Snakemake runs the library of the checkout that is tested."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"PYTHONPATH": str(Path(recaps.__file__).parents[1])}
+
+
+def test_another_checkouts_library_ends_in_one_line(clone: Clone) -> None:
+    done = Foreign(clone.folder).snakemake("-n", "--cores", "1")
+    assert done.status == 1
+    (line,) = done.output.splitlines()[1:]  # after the names of the profiles
+    assert line.startswith(f"recaps: {clone.folder}/src/recaps: this code would not run, as Python imports recaps from")
+
+
+#: Prints the routing of a variant, from the plan and from what jobs read.
+SHOWN = """\
+of_plan = plan.project.papers["comparison"].variants["supcaps"].model.routing
+of_jobs = workflow.config["overrides"]["comparison"]["variants"]["supcaps"]["model"]["routing"]
+print("routing:", of_plan.name, of_plan.iterations, of_jobs, file=sys.stderr)
+
+
+# The patterns of all files."""
+
+
+def overriding(routing: str) -> str:
+    return f"{{comparison: {{variants: {{supcaps: {{model: {{routing: {routing}}}}}}}}}}}"
+
+
+@pytest.mark.parametrize("places", ["files", "file and key", "profile's file and key", "keys"])
+def test_settings_merge_in_one_way_wherever_they_come_from(clone: Clone, tmp_path: Path, places: str) -> None:
+    """Snakemake's own merge would drop the name of the routing: `cosine`, then `iterations: 2`."""
+    first, second = overriding("cosine"), overriding("{iterations: 2}")
+    a, b, profile = tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "config.yaml"
+    a.write_text(f"scale: smoke\noverrides: {first}\n")
+    b.write_text(f"overrides: {second}\n")
+    profile.write_text("cores: 1\nconfigfile: a.yaml\n")
+    arguments = {
+        "files": ["--configfile", str(a), str(b)],
+        "file and key": ["--configfile", str(a), "--config", f"overrides={second}"],
+        "profile's file and key": ["--profile", str(tmp_path), "--config", f"overrides={second}"],
+        "keys": ["--config", f"overrides={first}", f"overrides={second}"],
+    }
+    with clone.edited("Snakefile", "# The patterns of all files.", SHOWN):
+        done = clone.snakemake("-n", "--cores", "1", *arguments[places], "--", "data")
+    assert done.status == 0, done.output
+    *_, shown = [line for line in done.output.splitlines() if line.startswith("routing:")]
+    assert shown in [f"routing: cosine 2 {{'name': 'cosine', 'iterations': {two}}}" for two in ("2", "'2'")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scale"),
+    [
+        (["--config", "scale=smoke"], "smoke"),
+        (["--configfile", "a.yaml", "--config", "scale=smoke"], "smoke"),
+        (["--configfile", "a.yaml", "b.yaml"], "paper"),
+        (["--configfile", "b.yaml", "a.yaml"], "desk"),
+        (["--configfile", "a.yaml", "--replace-workflow-config"], "desk"),
+    ],
+)
+def test_later_settings_override_earlier_ones(clone: Clone, tmp_path: Path, arguments: list[str], scale: str) -> None:
+    (tmp_path / "a.yaml").write_text("scale: desk\n")
+    (tmp_path / "b.yaml").write_text("scale: paper\n")
+    found = [str(tmp_path / each) if each.endswith(".yaml") else each for each in arguments]
+    done = clone.snakemake("-n", "--cores", "1", *found, "--", "data")
+    assert done.status == 0, done.output
+    assert f"Made, scale {scale}: the prepared data sets" in done.output
 
 
 def test_every_key_of_a_profile_has_its_comment(root: Path) -> None:

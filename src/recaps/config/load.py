@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -284,6 +284,20 @@ def merge(base: Any, change: Any) -> Any:
             merged[key] = merge(base[key], value) if key in base else value
         return merged
     return change
+
+
+def merged(sources: Iterable[Path | Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the settings of several sources, files or mappings. Later sources override earlier ones.
+
+    A missing file has no settings: Snakemake has already reported those that the user named.
+    """
+    values: dict[str, Any] = {}
+    for source in sources:
+        if isinstance(source, Mapping):
+            values = merge(values, source)
+        elif source.exists():
+            values = merge(values, read_yaml(source))
+    return values
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from recaps.datasets import checksums
 from recaps.datasets.formats import affnist
 from recaps.datasets.sources import SourceFile
 from recaps.errors import UserError
+from recaps.locks import alone
 
 MIRROR_VARIABLE = "RECAPS_MIRROR"
 #: Seconds without data after which a connection is closed.
@@ -48,7 +49,8 @@ def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, pr
     """Download the official file to `destination_dir`, verify it, and return its path.
 
     An existing file is verified and kept; a damaged one is renamed to `<name>.corrupt` and downloaded again. Data goes
-    to `<name>.part`, which a later call continues, and is renamed after verification.
+    to `<name>.part`, which a later call continues, and is renamed after verification. One process at a time downloads a
+    file; others wait, and find it.
 
     Args:
         file: the file to download.
@@ -65,17 +67,31 @@ def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, pr
     target = folder / file.name
     with _disk(target):
         folder.mkdir(parents=True, exist_ok=True)
-        if target.exists() and _keep(file, target):
+        if _is_valid(file, target):  # no lock, which a read-only folder cannot have
             return target
         failures: list[tuple[str, _SourceFailedError]] = []
-        for source in _sources(file, mirror):
-            try:
-                _obtain(file, source, target, progress or _reporter(file))
+        with alone(target):
+            if target.exists() and _keep(file, target):
                 return target
-            except _SourceFailedError as error:
-                _log.warning("%s: %s: %s; trying the next source", file.path, source, error)
-                failures.append((source, error))
+            for source in _sources(file, mirror):
+                try:
+                    _obtain(file, source, target, progress or _reporter(file))
+                    return target
+                except _SourceFailedError as error:
+                    _log.warning("%s: %s: %s; trying the next source", file.path, source, error)
+                    failures.append((source, error))
     raise _all_failed(file, target, failures)
+
+
+def _is_valid(file: SourceFile, target: Path) -> bool:
+    """Return whether the file exists and is the official one."""
+    try:
+        problem = _problem(file, target, target.parent)
+    except FileNotFoundError:
+        return False
+    if problem is None:
+        _trust(file, target)
+    return problem is None
 
 
 def _keep(file: SourceFile, target: Path) -> bool:
@@ -143,7 +159,9 @@ def _trust(file: SourceFile, target: Path) -> None:
 
 
 def _usable_part(file: SourceFile, part: Path) -> int:
-    """Return the size of the partial file; delete it if it is too long."""
+    """Return the size of the partial file; delete it if it is too long, or a link to some other file."""
+    if part.is_symlink():
+        part.unlink()
     done = part.stat().st_size if part.exists() else 0
     if file.size is not None and done > file.size:
         part.unlink()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from recaps import arrays
 from recaps.arrays import Arrays
 from recaps.datasets import catalogue, derived, norb, raw
 from recaps.errors import UserError
+from recaps.locks import alone
 
 #: The function that derives sets from a base set.
 _DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
@@ -64,6 +68,8 @@ def prepare(
 ) -> Path:
     """Write a split to `out_root/<name>/<split>/`, or, for own data, `out_root/<name>-<own name>/<split>/`. Return it.
 
+    One process at a time writes a split. If the same split is already there, it stays: another process may read it.
+
     Args:
         name: one of `catalogue.names()`. A derived set is made directly from the files of its base set.
         split: one of `catalogue.splits(name)`.
@@ -78,13 +84,30 @@ def prepare(
             images do not have the base set's shape; or the disk is full.
     """
     made = build(name, split, raw_root, stand_in=stand_in, options=options, own=own)
-    return arrays.save(made, Path(out_root) / made.record["name"] / split)
+    folder = Path(out_root) / made.record["name"] / split
+    with alone(folder):
+        return folder if _is_there(made, folder) else arrays.save(made, folder)
 
 
 def load(name: str, split: str, root: Path) -> Arrays:
     """Read the split that `prepare` wrote below `root`. Raises UserError as `recaps.arrays.read` does."""
     catalogue.check_split(name, split)
     return arrays.read(Path(root) / name / split)
+
+
+def _is_there(made: Arrays, folder: Path) -> bool:
+    """Return whether the folder holds this split, whole and with the same content."""
+    try:
+        there = arrays.read(folder)
+    except UserError:
+        return False
+    as_written = json.loads(json.dumps(made.record, default=str))
+    return (
+        there.record == {**there.record, **as_written}
+        and there.digest() == made.digest()
+        and there.factors.keys() == made.factors.keys()
+        and all(np.array_equal(there.factors[name], values) for name, values in made.factors.items())
+    )
 
 
 def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:

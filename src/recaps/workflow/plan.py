@@ -16,8 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from recaps import checkout
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load
+from recaps.config.load import Project, load, merged
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, checksums, own, sources
@@ -38,15 +39,20 @@ TRAINING = ("recaps.training.step", "recaps.training.testing")
 READING = ("recaps.evaluation.latents", "recaps.evaluation.probes", "recaps.evaluation.heads")
 
 
-def start(values: Mapping[str, Any], root: Path) -> Plan:
-    """Return the plan for the user's settings. A mistake in them ends the process with one line.
+def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], root: Path) -> Plan:
+    """Return the plan for the user's settings. A mistake in them, or another checkout's library, ends in one line.
 
     Args:
-        values: the merged configuration, as Snakemake has it.
+        config: the configuration that Snakemake passes to jobs. The merged settings replace its content.
+        sources: the settings before they are merged, files or mappings. Later ones override earlier ones.
         root: the folder of the Snakefile.
     """
-    _show_library_to_jobs()
     with exits():
+        checkout.require(root, "snakemake")
+        _show_library_to_jobs()
+        values = merged(sources)
+        config.clear()
+        config.update(values)
         return Plan(load(values, short(root / "config")))
 
 

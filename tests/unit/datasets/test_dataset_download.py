@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import multiprocessing
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +306,52 @@ def test_killed_half_way_leaves_only_the_part(serve: Callable[..., Server], tmp_
     assert fetch(source(server.url), tmp_path).read_bytes() == CONTENT
     assert server.asked[1] != ""
     assert names(tmp_path) == ["f.gz"]
+
+
+def test_a_link_in_place_of_the_part_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mirror" / "toys").mkdir(parents=True)
+    (tmp_path / "mirror" / "toys" / "f.gz").write_bytes(CONTENT)
+    mine = tmp_path / "mine"
+    mine.write_text("a file of the user")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "f.gz.part").symlink_to(mine)
+    fetched = fetch(source(), tmp_path / "out", mirror=str(tmp_path / "mirror"))
+    assert mine.read_text() == "a file of the user"
+    assert not fetched.is_symlink()
+    assert fetched.read_bytes() == CONTENT
+
+
+ROUNDS = 10
+
+
+def fetch_many(mirror: Path, out: Path, together: Barrier) -> None:
+    """Fetch a file to many folders, each at the same time as another process."""
+    for n in range(ROUNDS):
+        together.wait(60)
+        assert fetch(source(), out / str(n), mirror=str(mirror)).read_bytes() == CONTENT
+
+
+def test_two_processes_fetch_the_same_file_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirror, out = tmp_path / "mirror", tmp_path / "out"
+    (mirror / "toys").mkdir(parents=True)
+    (mirror / "toys" / "f.gz").write_bytes(CONTENT)
+    spawn = multiprocessing.get_context("spawn")
+    together = spawn.Barrier(2)
+    both = [spawn.Process(target=fetch_many, args=(mirror, out, together)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert [each.exitcode for each in both] == [0, 0]
+    assert all(names(out / str(n)) == ["f.gz"] for n in range(ROUNDS))
+    assert capfd.readouterr().err.count("(100%)") == ROUNDS, "one of the two fetches, the other finds the file"
+
+
+def test_a_valid_file_needs_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the folder of the official files may be read-only."""
+    (tmp_path / "f.gz").write_bytes(CONTENT)
+    monkeypatch.setattr(download, "alone", None)
+    assert fetch(source(), tmp_path) == tmp_path / "f.gz"
 
 
 @pytest.fixture

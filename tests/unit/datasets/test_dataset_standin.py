@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +152,43 @@ def test_prepare_refuses_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: no such file; run `snakemake data` first"):
         preparation.prepare("mnist", "train", NOWHERE, tmp_path, stand_in=False)
     assert not list(tmp_path.iterdir())
+
+
+ROUNDS = 10
+
+
+def prepare_many(out: Path, together: Barrier) -> None:
+    """Prepare a split in many folders, each at the same time as another process, and read it while that one ends."""
+    for n in range(ROUNDS):
+        together.wait(60)
+        preparation.prepare("mnist-40", "test", NOWHERE, out / str(n), stand_in=True, options={"limit": 30})
+        for _ in range(50):
+            loaded = preparation.load("mnist-40", "test", out / str(n))
+            assert loaded.record["digest"] == loaded.digest()
+
+
+def test_two_processes_prepare_the_same_split_at_once(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    together = spawn.Barrier(2)
+    both = [spawn.Process(target=prepare_many, args=(tmp_path, together)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert [each.exitcode for each in both] == [0, 0]
+    assert all([file.name for file in (tmp_path / str(n) / "mnist-40").iterdir()] == ["test"] for n in range(ROUNDS))
+
+
+def test_a_split_that_is_there_stays_and_another_one_replaces_it(tmp_path: Path) -> None:
+    def prepare(limit: int) -> int:
+        """Return the number of the file of images, which a new file would change."""
+        made = preparation.prepare("mnist", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": limit})
+        assert len(preparation.load("mnist", "test", tmp_path)) == limit
+        return (made / "images.npy").stat().st_ino
+
+    before = prepare(30)
+    with open(tmp_path / "mnist" / "test" / "images.npy", "rb"):  # so that its number is not used again
+        assert prepare(30) == before
+        assert prepare(20) != before
+        (tmp_path / "mnist" / "test" / "labels.npy").write_bytes(b"damaged")
+        prepare(20)
