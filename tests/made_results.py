@@ -118,9 +118,7 @@ def run_of(results: Results, variant: str, seed: int) -> record.Run:
 
     def one(name: str, seed: int, beside: Mapping[str, record.Run]) -> record.Run:
         folder = results.run(name, seed)
-        return record.Run(
-            folder, results.name, results.paper, name, seed, datasets(results), results.resolve, beside
-        )
+        return record.Run(folder, results.name, results.paper, name, seed, datasets(results), results.resolve, beside)
 
     seeds = {name: results.own_seeds[name] for name in results.paper.variants[variant].beside}
     others = {name: one(name, seed if seed in each else each[0], {}) for name, each in seeds.items()}

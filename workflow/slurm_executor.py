@@ -27,6 +27,7 @@ from recaps.errors import MISTAKE, UserError
 from recaps.io import read_json, write_json
 from recaps.training import lease
 from recaps.workflow.job import failure
+from recaps.workflow.jobs import held
 
 #: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
 REQUEUED = ("PREEMPTED", "NODE_FAIL")
@@ -111,8 +112,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _take_stock(self) -> dict[str, str]:
         """Return Slurm's job numbers of running trainings that are still needed, by their folders of checkpoints.
 
-        They belong to a dead start of Snakemake in this folder. The folder of checkpoints identifies settings, code and
-        options of the data, so such a training is the one that would be submitted, unless its data must be made again.
+        They belong to a dead start of Snakemake in this folder. The lease on a run says what its holder makes, so that a
+        training with the same settings and code is the one that would be submitted, unless its data must be made again.
         All other jobs of dead starts are cancelled, because two jobs would write the same files.
         """
         here = os.path.realpath(self.workflow.workdir_init)
@@ -124,7 +125,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         kept = {}
         for job in self.workflow.dag.needrun_jobs() if left and not self.array_jobs else ():
             folder = _checkpoints(job)
-            number = str(lease.holder(Path(folder)).get("job")) if folder else ""
+            holder = lease.holder(Path(folder)) if folder else {}
+            same = folder and holder.get("what") == held("train_variant", job.params.identity)
+            number = str(holder.get("job")) if same else ""
             if left.get(number) == "RUNNING" and not any(
                 map(self.workflow.dag.needrun, self.workflow.dag.dependencies[job])
             ):

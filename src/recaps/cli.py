@@ -12,7 +12,7 @@ from pathlib import Path
 from recaps.command import at_least_one, command
 from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
-from recaps.workflow import new, stages
+from recaps.workflow import accept, new, stages, why
 from recaps.workflow.jobs import Job, Names
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import Receipts, refuse
@@ -21,6 +21,10 @@ from recaps.workflow.state import State
 COMMANDS = {
     "list": "list the variants",
     "run": "train and evaluate variants; timings, tables and figures are left to the workflow",
+    "why": "say what of a result differs from the plan",
+    "accept": "keep results of earlier code, after proving that today's code computes the same bits",
+    "verify": "compare all results with their digests",
+    "clean": "remove checkpoints that belong to no run of the plan",
     "new": "write the files of a new paper or routing",
 }
 
@@ -44,6 +48,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "list":
         return _print(_listing(project))
     plan = Plan(project)
+    if options.command == "why":
+        return _print("\n".join(why.of_runs(plan, options.runs) if options.runs else why.of_all(plan)))
+    if options.command == "accept":
+        for line in accept.accept(plan, Path.cwd()):
+            _print(line)
+        return 0
+    if options.command == "clean":
+        return _print("\n".join(why.clean(plan)))
+    if options.command == "verify":
+        *changed, summary = why.verify(plan)
+        return _print("\n".join([*changed, summary])) or min(len(changed), 1)
     refuse(Receipts(plan.files.folder).check())
     return _run(plan, options)
 
@@ -52,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for either in (each["list"], each["run"]):
+    for either in (each[name] for name in COMMANDS if name != "new"):
         either.add_argument(
             "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
         )
@@ -62,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         either.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
     each["run"].add_argument("--variants", nargs="+", help="only these, e.g. supcaps or sparse/supcaps (default: all)")
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
+    each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
+    each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
     each["new"].add_argument("what", choices=new.WHAT)
     each["new"].add_argument("name", help="lower-case letters and digits")
     each["new"].add_argument(

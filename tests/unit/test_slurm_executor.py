@@ -21,6 +21,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
+from recaps.workflow.jobs import held
+
+IDENTITY: dict[str, Any] = {"settings": {"steps": 1}, "modules": {}}
 OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
 
 
@@ -30,7 +33,7 @@ class Job:
     def __init__(self, log: Path, checkpoints: Path | None = None, seed: str = "0") -> None:
         self.rule = SimpleNamespace(name="train_variant" if checkpoints else "evaluate_heads", group=None)
         self.wildcards_dict = {"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": seed}
-        self.params = SimpleNamespace(checkpoints=checkpoints)
+        self.params = SimpleNamespace(checkpoints=checkpoints, identity=IDENTITY)
         self.log, self.output = [log], [log.with_suffix(".json")]
         self.attempt, self.restart_times = 1, 3
 
@@ -256,7 +259,7 @@ def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None
     """Its running training is taken over, its other jobs are cancelled, and foreign ones left alone."""
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    (checkpoints / "lease.json").write_text(json.dumps({"job": "7"}))
+    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": held("train_variant", IDENTITY)}))
     log = tmp_path / "log"
     log.write_text("of an earlier attempt")
     training, head = Job(tmp_path / "training.log", checkpoints), Job(log)
@@ -295,7 +298,7 @@ def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None
 def test_a_training_whose_data_change_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    (checkpoints / "lease.json").write_text(json.dumps({"job": "7"}))
+    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": held("train_variant", IDENTITY)}))
     training, dataset = Job(tmp_path / "training.log", checkpoints), Job(tmp_path / "data.log")
     played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
     start_file(OLD)
@@ -307,12 +310,11 @@ def test_a_training_whose_data_change_is_not_taken_over(executor: Any, played: P
 
 
 def test_a_training_with_other_settings_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
-    """Other settings, code or data have another folder of checkpoints."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    for folder in (old, new):
-        folder.mkdir()
-    (old / "lease.json").write_text(json.dumps({"job": "7"}))
-    training = Job(tmp_path / "log", new)
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    other = held("train_variant", IDENTITY | {"settings": {"steps": 2}})
+    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": other}))
+    training = Job(tmp_path / "log", checkpoints)
     played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
     start_file(OLD)
     executor.workflow.dag.needrun_jobs = lambda: [training]

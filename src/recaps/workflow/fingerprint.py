@@ -32,6 +32,8 @@ TEMPLATES = (".css", ".j2", ".mplstyle")
 
 #: Modules that compute no number, and all below them, as patterns.
 HOUSEKEEPING = (
+    "recaps.checkout",
+    "recaps.command",
     "recaps.config",
     "recaps.config.*",
     "recaps.datasets.archive",
@@ -42,6 +44,7 @@ HOUSEKEEPING = (
     "recaps.errors",
     "recaps.identity",
     "recaps.io",
+    "recaps.locks",
     "recaps.nn.routing.registry",
     "recaps.npz",
     "recaps.papers",

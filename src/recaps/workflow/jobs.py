@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from recaps.identity import Identity, key
+
 
 class Names(dict[str, Any]):
     """Values by name, also as attributes, as Snakemake passes wildcards to functions and scripts."""
@@ -38,6 +40,11 @@ class Job:
         if "dataset" in names:
             return f"{names.dataset}/{names.split}"
         return f"{TITLES[self.stage]} of {names.paper}" if "paper" in names else TITLES[self.stage]
+
+
+def held(stage: str, identity: Identity) -> str:
+    """Return what a lease says of a job that makes a part of a run."""
+    return f"{stage} {key(identity)}"
 
 
 #: What each stage makes, for messages.

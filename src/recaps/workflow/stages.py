@@ -14,9 +14,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from recaps.identity import key
 from recaps.training.lease import Lease
 from recaps.workflow.job import device, given, project_root
+from recaps.workflow.jobs import held
 from recaps.workflow.receipts import Receipts, changed, receipt, refuse
 
 
@@ -248,7 +248,7 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
-    lease = Lease(Path(job.params.checkpoints), what=f"{stage} {key(job.params.identity)}")
+    lease = Lease(Path(job.params.checkpoints), what=held(stage, job.params.identity))
     # A training touches it at every step, so that one that hangs can be taken over.
     with lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease

@@ -1,0 +1,123 @@
+"""Tell why results differ from the plan; name and remove checkpoints that nothing needs; check all digests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from recaps.errors import UserError, nearest
+from recaps.identity import differences
+from recaps.io import read_json
+from recaps.training import lease
+from recaps.training.checkpoint import IDENTITY
+from recaps.workflow.jobs import Job
+from recaps.workflow.plan import Plan
+from recaps.workflow.state import State
+
+
+def of_runs(plan: Plan, names: Sequence[str]) -> list[str]:
+    """Return a line for each result of some runs: whether it matches the plan, and what differs.
+
+    Args:
+        plan: the plan.
+        names: runs as `paper/variant`, `paper/variant/seed-0` or folders; none means the runs of the plan.
+
+    Raises:
+        UserError: there is no such run in the plan.
+    """
+    state = State(plan)
+    return [line for name in names for line in _of_run(state, name)]
+
+
+def of_all(plan: Plan) -> list[str]:
+    """Return a line for each result that does not match the plan, and for checkpoints that no run of it needs."""
+    state = State(plan)
+    found = [f"{job}: {reason}" for job in plan.jobs if (reason := state.reason(job))]
+    missing = sum(not _is_there(job) for job in plan.jobs)
+    lines = [*found, f"{len(plan.jobs)} results: {missing} not made yet, {len(found)} differ from the plan"]
+    if left := [*orphans(plan)]:
+        size = sum(_size(folder) for folder in left) / 1e6
+        lines.append(f"{len(left)} folders of checkpoints ({size:.1f} MB) belong to no run of the plan:")
+        lines += [f"  {folder}" for folder in left]
+        lines.append("`python -m recaps clean` removes them")
+    return lines
+
+
+def orphans(plan: Plan) -> Iterator[Path]:
+    """Yield the folders of checkpoints that no run of the plan would continue and that no process holds."""
+    planned = {_named(job): job for job in plan.jobs if job.stage == "train_variant"}
+    state = State(plan)
+    for file in sorted(plan.files.folder.glob(f"checkpoints/*/*/seed-*/*/{IDENTITY}")):
+        job = planned.get("/".join(file.parts[-5:-2]))
+        identity = job and job.identity() | {"data": state.receipts.data(map(Path, job.inputs))}
+        if (identity is None or differences(read_json(file), identity)) and not lease.holder(file.parents[1]):
+            yield file.parent
+
+
+def clean(plan: Plan) -> list[str]:
+    """Remove the folders of `orphans`, and return a line for each."""
+    lines = []
+    for folder in [*orphans(plan)]:
+        lines.append(f"removed {folder} ({_size(folder) / 1e6:.1f} MB)")
+        shutil.rmtree(folder)
+    return lines or ["no checkpoints to remove: each belongs to a run of the plan"]
+
+
+def verify(plan: Plan) -> list[str]:
+    """Compare every file that has a receipt with its digest; return a line for each that differs, and their number."""
+    receipts = State(plan).receipts
+    changed = receipts.check(refresh=False, whole=True)
+    n = sum(len(found["outputs"]) for found in receipts.places.values())
+    return [*(f"{file}: changed since it was made" for file in changed), f"{n} files checked, {len(changed)} changed"]
+
+
+def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
+    """Return the runs of the plan that a name means."""
+    words = [word for word in Path(name).parts if word != "."]
+    if "runs" in words:
+        words = words[words.index("runs") + 1 :]
+    wanted = [
+        run
+        for run in plan.runs()
+        if words[:2] == [run[0], run[1]] and (len(words) < 3 or words[2] in (f"seed-{run[2]}", str(run[2])))
+    ]
+    if not wanted:
+        known = [f"{paper}/{variant}" for paper, variant, _ in plan.runs()]
+        raise UserError(f"why: the plan has no run '{name}'{nearest('/'.join(words[:2]), known)}")
+    return wanted
+
+
+def _of_run(state: State, name: str) -> Iterator[str]:
+    for paper, variant, seed in chosen(state.plan, name):
+        files = {file for each in state.plan.of_run(paper, variant, seed).values() for file in each}
+        for job in state.plan.jobs:
+            if files.isdisjoint(job.outputs):
+                continue
+            if not _is_there(job):
+                yield f"{job}: not made yet"
+            else:
+                yield f"{job}: {state.reason(job) or 'as planned'}"
+                yield from _proofs(job, state)
+
+
+def _proofs(job: Job, state: State) -> Iterator[str]:
+    """Yield a line for each change of code that was proved to keep the numbers of a job."""
+    for proof in (state.receipts.of(job.outputs) or {}).get("proofs", ()):
+        yield (
+            f"  accepted {proof['date']}: {', '.join(proof['modules'])}; the same bits with commits"
+            f" {proof['from'][:10]} and {proof['to'][:10]} in {proof['what']} ({proof['device']})"
+        )
+
+
+def _is_there(job: Job) -> bool:
+    return all(os.path.exists(file) for file in job.outputs)
+
+
+def _named(job: Job) -> str:
+    return f"{job.names.paper}/{job.names.variant}/seed-{job.names.seed}"
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
