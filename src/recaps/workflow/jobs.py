@@ -12,7 +12,11 @@ from recaps.identity import Identity, key
 class Names(dict[str, Any]):
     """Values by name, also as attributes, as Snakemake passes wildcards to functions and scripts."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 @dataclass(frozen=True, eq=False)

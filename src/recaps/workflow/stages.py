@@ -31,7 +31,7 @@ def make(stage: str, job: Any) -> None:
         UserError: an input has changed since it was made; or see the stage.
     """
     outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
-    inputs = [Path(file) for file in _flat(job.input)]
+    inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
     refuse(changed(inputs))
     with _locked(stage, job) as lease, receipt(outputs, job.params.identity | {"data": Receipts(folder).data(inputs)}):
         globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
