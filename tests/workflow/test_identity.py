@@ -277,7 +277,7 @@ def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
             assert f"training of {NAME}, seed 0: as planned" in done.output
             assert "recaps.models.model; the same bits with commits" in done.output
             assert "proofs" in json.loads((again.folder / RUN / "record.json").read_text())
-            assert not any(line.startswith("training") for line in made_lines(run(again)))
+            assert not any(f"training of {NAME}" in line for line in made_lines(run(again)))
         with again.edited(file, old, "decayed = training.learning_rate * 1.1 * training.lr_decay"):
             done = again.python("recaps", "accept", "--scale", "smoke")
             assert f"{NAME}: other numbers in steps" in done.output
