@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from string import ascii_lowercase
 
 import matplotlib.pyplot as plt
@@ -13,16 +13,12 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.experts.architecture import draw, phase_steps, stages
-from recaps.papers.experts.metrics import flat
-from recaps.papers.experts.variants import DATASETS, by_dataset, dataset, label, of_family
-from recaps.report.metrics import class_means, first_of_each, squared_error
+from recaps.papers.experts.variants import DATASETS, DOMAINS, by_dataset, dataset, label, of_family
 from recaps.report.plots import FASHION, mosaic, mosaic_rows, plain_numbers, style, tick_columns
 from recaps.report.results import Results
 
 #: The paper's panels of figure 2, with the letters (a) to (d): data set and domain.
 PANELS = tuple((f"{name}-experts", domain) for name in DATASETS for domain in ("complete", "restricted"))
-#: Samples of each capsule in figure 2.
-SHOWN = 4
 
 #: Phases of figure 6: title, label of the vertical axis, and lines, each a column of the history and its label.
 CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -34,9 +30,6 @@ CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     "decoder": ("decoder U", "squared error", {"reconstruction_error": "squared error of a picture"}),
 }
-
-#: Samples of each model in figure 7, where the data set has no expert capsules.
-SAMPLES = 40
 
 
 def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -56,12 +49,14 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(panels), 1, figsize=(8.6, 2.05 * len(panels)), squeeze=False)
     frames = []
     for axis, (variant, domain) in zip(axes.flat, panels, strict=True):
-        pictures = results.probe(variant, "samples")[domain][:SHOWN]
-        mosaic(axis, flat(pictures)[:, 0], pictures.shape[1], "gray", 0, 1)
-        tick_columns(axis, [str(capsule) for capsule in range(pictures.shape[1])], pictures.shape[-1])
+        samples, place = results.arrays(variant, "samples"), DOMAINS.index(domain)
+        pictures = samples["pictures"][:, place]
+        capsules, height, width = pictures.shape[1:]
+        mosaic(axis, pictures.reshape(-1, height, width), capsules, "gray", 0, 1)
+        tick_columns(axis, [str(capsule) for capsule in range(capsules)], width)
         name = label(results.paper, variant)
         axis.set_title(f"({letters[variant, domain]}) {name} - sampled from {domain} domain")
-        frames.append(_brightness(pictures).assign(variant=variant, domain=domain))
+        frames.append(_brightness(samples, place).assign(variant=variant, domain=domain))
     return drawing, pd.concat(frames)
 
 
@@ -72,17 +67,18 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     parts = drawing.subfigures(len(variants), 1, squeeze=False).flat
     for part, variant in zip(parts, variants, strict=True):
-        probe, values = results.probe(variant, "samples"), results.arrays[f"opposite-{variant}"][0]
+        samples, opposite = (results.arrays(variant, name) for name in ("samples", "opposite"))
+        values = opposite["correlation"]
         pairs, bars = part.subplots(1, 2, width_ratios=(2.3, 1))
-        _draw_pairs(pairs, probe["complete"][0], probe["opposite"][0])
+        _draw_pairs(pairs, samples["pictures"][0, 0], opposite["pictures"])
         pairs.set_title(label(results.paper, variant))
         counts, edges = np.histogram(values, 40, (-1, 1))
         bars.stairs(100 * counts / values.size, edges, fill=True, color="#0072B2")
         bars.axvline(values.mean(), color="black", linestyle="--", linewidth=1)
         bars.set(xlabel="correlation of the pictures of x and −x", ylabel="% of the samples", xlim=(-1.05, 1.05))
         bars.set_title(f"mean {values.mean():.2f}")
-        samples, capsules = (each.ravel() for each in np.indices(values.shape))
-        frame = pd.DataFrame({"sample": samples, "capsule": capsules, "correlation": values.ravel()})
+        sample, capsule = (each.ravel() for each in np.indices(values.shape))
+        frame = pd.DataFrame({"sample": sample, "capsule": capsule, "correlation": values.ravel()})
         frames.append(frame.assign(variant=variant))
     return drawing, pd.concat(frames)
 
@@ -94,14 +90,11 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     for name, variants in panels.items():
         for variant in variants:
-            probe = results.probe(variant, "chain")
-            places = first_of_each(probe["labels"], 1)
-            images = probe["images"][places, 0]
-            for array, title in _chain_rows(probe, results.paper.variants[variant].title, first=not rows[name]):
-                pictures = probe[array][places, 0]
-                rows[name].append((title, pictures))
-                frame = pd.DataFrame({"image": places, "label": probe["labels"][places]})
-                frame = frame.assign(squared_error=squared_error(pictures, images))
+            chain = results.arrays(variant, "chain")
+            for array, title in _chain_rows(chain, results.paper.variants[variant].title, first=not rows[name]):
+                rows[name].append((title, chain[array]))
+                frame = pd.DataFrame({"image": chain["place"], "label": chain["label"]})
+                frame = frame.assign(squared_error=chain[f"{array}-error"])
                 frames.append(frame.assign(variant=variant, row=title))
     columns = max(len(pictures) for panel in rows.values() for _, pictures in panel)
     drawing, axes = plt.subplots(1, len(rows), figsize=(4.5 * len(rows), 2.7), squeeze=False)
@@ -117,13 +110,13 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(variants), 1, figsize=(7.2, 2.9 * len(variants)), squeeze=False)
     frames = []
     for axis, variant in zip(axes.flat, variants, strict=True):
-        latents = results.latents(variant, results.paper.variants[variant].test, "lengths", "labels")
-        means, classes = class_means(latents["lengths"], latents["labels"]), np.unique(latents["labels"])
+        lengths = results.arrays(variant, "lengths")
+        means, classes = lengths["means"], lengths["classes"]
         order = np.argsort(means.argmax(0), kind="stable")
         image = axis.imshow(means[:, order], cmap="Blues", vmin=0, aspect="auto")
         axis.set_xticks(range(len(order)), [str(each) for each in order])
         known = FASHION if dataset(variant) == "fashion" else range(len(classes))
-        names = results.split(results.paper.variants[variant].test).record.get("class_names", known)
+        names = lengths.get("names", known)
         axis.set_yticks(range(len(classes)), [str(names[each]) for each in classes])
         axis.set(xlabel="capsule", ylabel="class")
         axis.grid(False)
@@ -166,15 +159,15 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(panels), columns, figsize=(3 * columns, 2.15 * len(panels)), squeeze=False)
     frames = []
     for row, (name, variants) in zip(axes, panels.items(), strict=True):
-        probes = {variant: results.probe(variant, "samples") for variant in variants}
-        twos = [flat(probe["restricted"][:2]) for probe in probes.values() if "restricted" in probe]
-        count = len(twos[0]) if twos else SAMPLES
-        for axis, (variant, probe) in zip(row, probes.items(), strict=False):
-            pictures = probe["restricted"][:2] if "restricted" in probe else probe["samples"][:count]
-            mosaic(axis, flat(pictures)[:, 0], 8, "gray", 0, 1)
+        samples = {variant: results.arrays(variant, "samples") for variant in variants}
+        pairs = next((2 * each["mean"].shape[2] for each in samples.values() if each["mean"].ndim == 3), None)
+        for axis, (variant, shown) in zip(row, samples.items(), strict=False):
+            count = 2 if shown["mean"].ndim == 3 else pairs
+            pictures = shown["pictures"][:count, -1]
+            mosaic(axis, pictures.reshape(-1, *pictures.shape[-2:]), 8, "gray", 0, 1)
             axis.set_title(f"{DATASETS.get(name, name)}: {results.paper.variants[variant].title}")
-            frames.append(_brightness(pictures).assign(variant=variant))
-        for axis in row[len(probes) :]:
+            frames.append(_brightness(shown, -1, count).assign(variant=variant))
+        for axis in row[len(samples) :]:
             axis.set_axis_off()
     return drawing, pd.concat(frames)
 
@@ -188,27 +181,27 @@ def _with_probe(results: Results, probe: str) -> dict[str, list[str]]:
     return {name: variants for name, variants in found.items() if variants}
 
 
-def _chain_rows(probe: Iterable[str], title: str, first: bool) -> list[tuple[str, str]]:
-    """Rows of figure 4 from one variant's probe: array and label. The first variant also has the test images."""
+def _chain_rows(arrays: Mapping[str, Array], title: str, first: bool) -> list[tuple[str, str]]:
+    """Rows of figure 4 of one variant: array and label. The first variant also has the test images."""
     rows = [("images", "test image")] if first else []
-    if "autoencoder" not in probe:
+    if "autoencoder" not in arrays:
         return [*rows, ("chain", title)]
     of = "" if first else f"{title}: "
     return [*rows, ("autoencoder", f"{of}autoencoder"), ("chain", f"{of}W and U")]
 
 
-def _brightness(pictures: Array) -> pd.DataFrame:
-    """Mean and standard deviation of the pixels of each picture: [n, C, H, W], or [n, J, C, H, W] by capsule."""
-    places = np.indices(pictures.shape[:-3]).reshape(pictures.ndim - 3, -1)
+def _brightness(samples: Mapping[str, Array], domain: int, count: int | None = None) -> pd.DataFrame:
+    """Mean and standard deviation of the pixels of the first samples in a domain, by capsule if there are capsules."""
+    mean, sd = (samples[name][:count, domain] for name in ("mean", "sd"))
+    places = np.indices(mean.shape).reshape(mean.ndim, -1)
     frame = pd.DataFrame(dict(zip(("sample", "capsule"), places, strict=False)))
-    pixels = flat(pictures)
-    return frame.assign(mean=pixels.mean((1, 2, 3)), sd=pixels.std((1, 2, 3)))
+    return frame.assign(mean=mean.ravel(), sd=sd.ravel())
 
 
 def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
-    """Draw pictures [J, C, H, W] in rows of at most ten, each row above the pictures of the opposite samples."""
+    """Draw pictures [J, H, W] in rows of at most ten, each row above the pictures of the opposite samples."""
     columns = min(10, len(samples))
     rows: list[tuple[str, Array]] = []
     for start in range(0, len(samples), columns):
-        rows += [("x", samples[start : start + columns, 0]), ("−x", opposites[start : start + columns, 0])]
+        rows += [("x", samples[start : start + columns]), ("−x", opposites[start : start + columns])]
     mosaic_rows(axis, rows, columns)

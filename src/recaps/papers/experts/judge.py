@@ -139,6 +139,19 @@ def _nearest(pictures: Array, images: Array) -> Array:
     return np.concatenate([(lengths - 2 * part @ others.T).min(1) + np.square(part).sum(1) for part in parts])
 
 
+def agreement(first: Array, second: Array) -> Array:
+    """Return the share of the most frequent class in each column of decisions: [n, J], [m, J] to [J].
+
+    One half chooses the class and the other half gives its share; the result is the mean of both ways. Counting both on
+    the same decisions would overestimate the share, because in few samples some class is frequent by chance.
+    """
+    shares = [
+        [(b == np.bincount(a).argmax()).mean() for a, b in zip(x.T, y.T, strict=True)]
+        for x, y in ((first, second), (second, first))
+    ]
+    return np.mean(shares, axis=0)
+
+
 def bootstrap_error(statistic: Callable[..., float], *sets: Array, resamples: int = 20) -> float:
     """Return the bootstrap standard error of a statistic of independent sets.
 
@@ -147,3 +160,8 @@ def bootstrap_error(statistic: Callable[..., float], *sets: Array, resamples: in
     draw = np.random.default_rng(0)
     values = [statistic(*(each[draw.integers(len(each), size=len(each))] for each in sets)) for _ in range(resamples)]
     return float(np.std(values, ddof=1))
+
+
+def flat(pictures: Array) -> Array:
+    """[..., C, H, W] to [N, C, H, W]."""
+    return pictures.reshape(-1, *pictures.shape[-3:])

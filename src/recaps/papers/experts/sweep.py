@@ -31,8 +31,7 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.latents import latents_of
 from recaps.models.model import Model
-from recaps.papers.experts.judge import coverage, frechet_distance, judged
-from recaps.papers.experts.metrics import agreement, flat
+from recaps.papers.experts.judge import agreement, coverage, flat, frechet_distance, judged
 from recaps.report.metrics import selectivity, usage
 from recaps.training import device as devices
 from recaps.training.batches import Batches
