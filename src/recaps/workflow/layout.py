@@ -63,6 +63,10 @@ class Layout:
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
 
+    def shown(self, paper: str = "{paper}") -> Path:
+        """Return the sentences that name the runs whose pictures a paper's figures show."""
+        return self.paper(paper) / "shown.json"
+
     def scorecard(self) -> list[Path]:
         return [self.folder / f"scorecard.{ending}" for ending in SCORECARD_FORMATS]
 
