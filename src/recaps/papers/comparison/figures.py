@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.comparison.metrics import IMAGES, TIME, Row, accuracies, main_rows
-from recaps.report.metrics import first_of_each
 from recaps.report.plots import mosaic_rows, style
 from recaps.report.results import Results
 from recaps.report.statistics import over_seeds
@@ -80,15 +79,12 @@ def reconstructions(results: Results) -> tuple[Figure, pd.DataFrame]:
     for variant, settings in results.paper.variants.items():
         if "reconstructions" not in settings.probes:
             continue
-        probe = results.probe(variant, "reconstructions")
-        places = first_of_each(probe["labels"], 1)
-        images, decoded = probe["images"][:, 0], probe["decoded"][:, 0]
+        arrays = results.arrays(variant, "reconstructions")
         if not shown:
-            shown.append(("test image", images[places]))
-        shown.append((settings.title, decoded[places]))
-        errors = np.square(decoded - images).sum((1, 2))
-        frame = pd.DataFrame({"image": places, "label": probe["labels"][places], "squared_error": errors[places]})
-        made.append(frame.assign(variant=variant))
+            shown.append(("test image", arrays["images"]))
+        shown.append((settings.title, arrays["decoded"]))
+        numbers = {name: arrays[name] for name in ("image", "label", "squared_error")}
+        made.append(pd.DataFrame(numbers | {"variant": variant}))
     drawing, axis = plt.subplots(figsize=(6.4, 0.55 * len(shown) + 0.3))
     mosaic_rows(axis, shown, max(len(pictures) for _, pictures in shown))
     return drawing, pd.concat(made)

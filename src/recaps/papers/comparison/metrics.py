@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from recaps.config.heads import Head
+from recaps.evaluation.record import MetricRow, mean_row
 from recaps.npz import Array
-from recaps.report.results import MetricRow, Results, head_metrics, mean_row, metric_rows
+from recaps.report.results import Results
 
 #: The snapshot after the same number of training images.
 IMAGES = "equal-images"
@@ -41,29 +41,22 @@ class Row(NamedTuple):
     features: str
 
 
-def metrics(results: Results) -> pd.DataFrame:
-    """Accuracies of all heads, and the cost of each model as one job measured it."""
-    return pd.concat([head_metrics(results), combined(results)], ignore_index=True)
-
-
-def combined(results: Results) -> pd.DataFrame:
-    """The cost of each model. `publish --add` computes it again from the published timing."""
-    return metric_rows([*_cost(results)])
-
-
-def _cost(results: Results) -> Iterator[MetricRow]:
+def metrics(results: Results) -> list[MetricRow]:
+    """The cost of each model as one job measured it, under the model's first seed."""
     timing = results.timing("cost")
+    made: list[MetricRow] = []
     for variant, settings in results.paper.variants.items():
         timed, batch = timing["batch_size"][variant], settings.training.batch_size
         reading = timed / np.array(timing["seconds_per_batch_of_inference"][variant])
         first = results.own_seeds[variant][0]
+        counts = {name.replace("_", "-"): timing[name][variant] for name in ("parameters", "operations_per_image")}
         for snapshot, n in settings.training.snapshots.items():
             seconds = batch / timed * seconds_until(n, timing, variant)
-            yield mean_row(variant, first, f"seconds-{snapshot}", seconds, "seconds", "")
-            yield variant, first, f"images-{snapshot}", float(n * batch), math.nan, 0, "count", ""
-        yield mean_row(variant, first, "images-per-second", reading, "images/s", "")
-        for metric in ("parameters", "operations_per_image"):
-            yield variant, first, metric.replace("_", "-"), float(timing[metric][variant]), math.nan, 0, "count", ""
+            made.append(mean_row(variant, first, f"seconds-{snapshot}", seconds, "seconds", ""))
+            counts[f"images-{snapshot}"] = n * batch
+        made.append(mean_row(variant, first, "images-per-second", reading, "images/s", ""))
+        made += [(variant, first, metric, float(n), math.nan, 0, "count", "") for metric, n in counts.items()]
+    return made
 
 
 def seconds_until(step: int, timing: Mapping[str, Any], variant: str) -> Array:

@@ -1,0 +1,35 @@
+"""The record of a run of the comparison: the accuracies of its heads, and its pictures of some digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from recaps.evaluation.record import Record, Run, pictures
+from recaps.npz import Array
+from recaps.report.metrics import first_of_each
+
+
+def record(run: Run) -> Record:
+    """The accuracies of all heads, and the pictures of `reconstructions` if the model decodes."""
+    shown = "reconstructions" in run.settings.probes
+    return Record(run.accuracies(), {"reconstructions": _pictures(run.probe("reconstructions"))} if shown else {})
+
+
+def _pictures(probe: Mapping[str, Array]) -> dict[str, Array]:
+    """The first image of each class in the probe `reconstructions`.
+
+    Returns:
+        Pictures `images` and `decoded` [n, H, W]; `image`, the position in the probe, `label`, and `squared_error`,
+        summed over pixels, [n].
+    """
+    places = first_of_each(probe["labels"], 1)
+    images, decoded = probe["images"][places, 0], probe["decoded"][places, 0]
+    return {
+        "images": pictures(images),
+        "decoded": pictures(decoded),
+        "image": places,
+        "label": probe["labels"][places],
+        "squared_error": np.square(decoded - images).sum((1, 2)),
+    }
