@@ -10,13 +10,13 @@ import made_results
 import numpy as np
 import pytest
 import torch
-from made_results import CONFIG, measured, values
+from made_results import CONFIG, measured, run_of, values
 from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.npz import Array
-from recaps.papers.consensus import architecture, figures, metrics, probes, tables
+from recaps.papers.consensus import architecture, figures, probes, record, tables
 from recaps.report import draw
 from recaps.report.claims import Bound, Number, Ordering, check_variants
 from recaps.report.results import Results
@@ -53,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Resul
 def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
     """Measured results in which seed s has every error s points higher."""
     results = made_results.frame(folder, project, "consensus", seeds, _run)
-    for name in sorted(results.paper.shown_sets):
+    for name in {name for variant in results.paper.variants.values() for name in variant.images}:
         arrays.save(_norb() if name.startswith("smallnorb") else _digits(), made_results.datasets(results) / name)
     seconds = {f"mnist-{each}": [k, 2 * k] for each, k in (("em", 1.0), ("similarity", 0.5), ("connectionist", 3.0))}
     seconds["mnist-em"] = [2.0, 1.0]
@@ -157,7 +157,7 @@ def test_a_narrower_run_is_listed_as_it_is(tmp_path: Path) -> None:
     assert second["units ours"] == 4
     assert second["parameters: cell"] == (34 + 4) * 16 + 16
     assert second["parameters: activation"] == 4 * 8 + 8 + 8 + 1
-    rows = metrics.metrics(results)
+    rows = results.metrics
     assert values(rows, "mnist-em", "paper-weights") == [86_280]
     assert values(rows, "mnist-em", "weights") == [208 + 612 + 9 * 4 * 4 * 16 * 2 + 9 * 4 * 10 * 16]
 
@@ -205,7 +205,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path, project: Project) -> None:
 
 
 def test_errors_and_gaps(results: Results) -> None:
-    table = metrics.metrics(results)
+    table = results.metrics
     assert values(table, "norb-connectionist", "error") == pytest.approx([6.7, 7.7])
     assert values(table, "azimuth-em", "error-novel") == pytest.approx([13, 14])
     assert values(table, "azimuth-em", "gap") == pytest.approx([8, 8])
@@ -215,9 +215,9 @@ def test_errors_and_gaps(results: Results) -> None:
 
 
 def test_shares_are_means_over_images(results: Results) -> None:
-    table = metrics.metrics(results)
+    table = results.metrics
     rows = table[(table["variant"] == "norb-em") & (table["metric"] == "effective-share-class")]
-    expected = results.probe("norb-em", "routing")["effective-2"].mean((1, 2))
+    expected = run_of(results, "norb-em", 0).probe("routing")["effective-2"].mean((1, 2))
     assert rows["value"].iloc[0] == pytest.approx(expected.mean())
     assert rows["se"].iloc[0] == pytest.approx(expected.std(ddof=1) / math.sqrt(32))
     assert set(rows["measured_on"]) == {"smallnorb-48/test"}
@@ -226,7 +226,7 @@ def test_shares_are_means_over_images(results: Results) -> None:
 
 def test_times_are_compared_by_their_medians(results: Results) -> None:
     """EM's second round is the faster one, so that ratios within the rounds are others."""
-    table = metrics.metrics(results)
+    table = results.metrics
     assert values(table, "mnist-connectionist", "time-ratio") == pytest.approx([3.0])
     assert values(table, "mnist-similarity", "time-ratio") == pytest.approx([0.5])
     assert not values(table, "mnist-em", "time-ratio")
@@ -234,13 +234,13 @@ def test_times_are_compared_by_their_medians(results: Results) -> None:
 
 def test_every_claim_finds_what_it_measures(results: Results, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    verdicts = made_results.verdicts("consensus", metrics.metrics(results))
+    verdicts = made_results.verdicts("consensus", results.metrics)
     assert verdicts["consensus/section-5/weights"] == "check passed"
 
 
 def test_without_smallnorb_its_claims_are_not_judged(tmp_path: Path) -> None:
     results = make(tmp_path, config("smallnorb"), seeds=(0,))
-    card = scorecard(CLAIMS, metrics.metrics(results).assign(paper="consensus", stand_in=False), "desk")
+    card = scorecard(CLAIMS, results.metrics, "desk")
     lacking = card[card["verdict"] == "not run at this scale"]["id"]
     assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id]
 
@@ -289,33 +289,33 @@ def test_the_kernel_is_equation_15() -> None:
 
 def test_scenes_have_their_cameras_in_order() -> None:
     split = _norb()
-    places = figures._scenes(split)
+    places = record._scenes(split)
     assert places.shape == (5, 2)
     assert split.factors["camera"][places].tolist() == [[0, 1]] * 5
     assert split.factors["original"][places].tolist() == [[k, k] for k in range(5)]
-    assert figures._scenes(_digits()).tolist() == [[k] for k in range(10)]
+    assert record._scenes(_digits()).tolist() == [[k] for k in range(10)]
 
 
 def test_the_network_sees_crops_of_smallnorb_and_mnist_as_it_is(project: Project) -> None:
     split, variants = _norb(), project.papers["consensus"].variants
-    views = figures._views(split, np.array([0, 3]), variants["norb-em"].training, seed=0)
+    views = record._views(split, np.array([0, 3]), variants["norb-em"].training, seed=0)
     assert [len(pictures) for pictures in views.values()] == [2, 2, 6]
     whole = split.images[3, 0] / 255.0
     centre = ((whole - whole.mean()) / whole.std())[8:40, 8:40]
     np.testing.assert_allclose(views["as tested"][1], centre, atol=1e-5)
     assert len({picture.tobytes() for picture in views["as trained on"]}) == 6
     assert {picture.shape for picture in views["as trained on"]} == {(32, 32)}
-    assert list(figures._views(_digits(), np.array([0]), variants["mnist-em"].training, seed=0)) == ["as prepared"]
+    assert list(record._views(_digits(), np.array([0]), variants["mnist-em"].training, seed=0)) == ["as prepared"]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_shares_of_the_right_class(routing: str) -> None:
     probe = _probe(routing, 3, 10)
-    shares = metrics.class_shares(probe["coupling"], probe["labels"], routing == "em")
+    shares = record.class_shares(probe["coupling"], probe["labels"], routing == "em")
     assert shares.shape == (32, 3, 3)
     assert all(np.unravel_index(shares[k].argmax(), (3, 3)) == (k % 3, k // 3) for k in range(9))
     if routing == "em":
-        every = [metrics.class_shares(probe["coupling"], np.full(32, label), em=True) for label in range(10)]
+        every = [record.class_shares(probe["coupling"], np.full(32, label), em=True) for label in range(10)]
         np.testing.assert_allclose(np.sum(every, 0), 1, rtol=1e-5)
     else:
         np.testing.assert_allclose(shares.sum((1, 2)), 1, rtol=1e-5)
@@ -404,6 +404,24 @@ def test_figure_4_lists_its_images(results: Results) -> None:
     assert set(tested["side"]) == {32}
 
 
+def test_figure_4_shows_what_the_network_sees(results: Results) -> None:
+    """From black to white as prepared, from -4 to 4 standard deviations as tested."""
+    drawing, _ = figures.figure_4(results)
+    prepared, tested, _, digits = (made_results.canvas(axis) for axis in drawing.axes)
+    split, training = _norb(), results.paper.variants["norb-connectionist"].training
+    place = record._scenes(split)[:1].ravel()
+    views = record._views(split, place, training, seed=0)
+    np.testing.assert_allclose(prepared[:48, :48], split.images[place[0], 0] / 255, atol=1e-6)
+    np.testing.assert_allclose(tested[:32, :32], np.clip((views["as tested"][0] + 4) / 8, 0, 1), atol=0.5 / 255 + 1e-6)
+    np.testing.assert_allclose(digits[:28, :28], _digits().images[0, 0] / 255, atol=1e-6)
+
+
+def test_figure_4_shows_another_routing_if_the_first_is_left_out(tmp_path: Path) -> None:
+    results = make(tmp_path, config("consensus/mnist-connectionist", "consensus/norb-connectionist"), seeds=(0,))
+    assert set(figures.figure_4(results)[1]["set"]) == {"smallnorb-48/train", "mnist/train"}
+    assert results.shown == {("mnist-em", 0), ("norb-em", 0)}
+
+
 def test_figure_5_begins_with_the_initial_width(results: Results) -> None:
     drawing, data = figures.figure_5(results)
     assert [len(axis.lines) for axis in drawing.axes] == [17, 17, 11, 17, 17, 6]
@@ -418,7 +436,7 @@ def test_figure_6_gives_maps_and_quantiles(results: Results) -> None:
     np.testing.assert_allclose(maps.groupby("image")["value"].sum(), 1, rtol=1e-5)
     shares = data[(data["quantity"] == "effective share") & (data["variant"] == "norb-em")]
     median = shares[(shares["level"] == 0.5) & (shares["layer"] == "class")]["value"]
-    assert list(median) == [pytest.approx(np.median(results.probe("norb-em", "routing")["effective-2"]))]
+    assert list(median) == [pytest.approx(np.median(run_of(results, "norb-em", 0).probe("routing")["effective-2"]))]
 
 
 def test_figure_7_keeps_every_evaluation(results: Results) -> None:
@@ -458,7 +476,7 @@ def test_the_real_probe_can_be_drawn(tmp_path: Path, routing: str) -> None:
         made = probes.routing(model, torch.rand(12, 1, 28, 28), labels) | {"labels": labels}
     arrays = {name: each.numpy() for name, each in made.items()}
     made_results.add_probe(results.run(f"mnist-{routing}"), "routing", arrays)
-    _, data = figures.figure_6(results)
+    _, data = figures.figure_6(measured(results))
     maps = data[(data["quantity"] == "share of the right class") & (data["variant"] == f"mnist-{routing}")]
     assert len(maps) == 8 * 9
     if routing != "em":

@@ -11,15 +11,16 @@ import made_results
 import numpy as np
 import pandas as pd
 import pytest
-from made_results import CONFIG, values
+from made_results import CONFIG, run_of, values
 from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
 from recaps.config.training import Training
 from recaps.errors import UserError
+from recaps.evaluation.record import Run, mean_row, metric_rows
 from recaps.npz import Array
-from recaps.papers.discriminative import figures, metrics, tables
+from recaps.papers.discriminative import figures, metrics, record, tables
 from recaps.report import draw, plots
 from recaps.report.claims import Bound, Number, Ordering
 from recaps.report.metrics import (
@@ -33,7 +34,7 @@ from recaps.report.metrics import (
     steps_to_reach,
     travel,
 )
-from recaps.report.results import Results, mean_row, time_ratio_row
+from recaps.report.results import Results, time_ratio_row
 
 CLAIMS = made_results.claims("discriminative")
 
@@ -90,7 +91,7 @@ def make(folder: Path, project: Project, seeds: tuple[int, ...]) -> Results:
         seconds = {each: [1.0, 2.0] if each.endswith("-dr") else [0.5, 1.4] for each in timed}
         made_results.timed(results, seconds, batch_size=128)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "_reconstruct", reconstruct)
+        patch.setattr(record, "_reconstruct", reconstruct)
         return made_results.measured(results)
 
 
@@ -115,9 +116,9 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
         made_results.add_latents(run, "fashion-mnist/test", arrays)
 
 
-def reconstruct(run: Path, capsules: Array, labels: Array) -> Array:
+def reconstruct(decoder: Run, capsules: Array, labels: Array) -> Array:
     """A decoder that sets the left half of the picture to the capsule's first number."""
-    assert run.parent.name == "fashion-dr"
+    assert decoder.variant == "fashion-dr"
     pictures = np.zeros((len(labels), 28, 28), np.float32)
     pictures[:, :, :14] = capsules[np.arange(len(labels)), labels, 0][:, None, None]
     return pictures
@@ -213,11 +214,11 @@ def test_a_step_without_decoder_is_compared_in_batches_of_the_same_size(
     timing = results.timing("steps")
     timing |= {"seconds_per_step": timing["seconds_per_step"] | {"fashion-l2-fc": [0.3, 0.5]}}
     monkeypatch.setattr(Results, "timing", lambda self, name: timing)
-    table = metrics.combined(results)
+    table = metric_rows(metrics.metrics(results))
     assert values(table, "fashion-l2-fc", "time-without-decoder") == pytest.approx([0.4 / 0.95])
     assert not values(table, "fashion-l2", "time-without-decoder")
     timing |= {"batch_size": timing["batch_size"] | {"fashion-l2-fc": 32}}
-    assert not values(metrics.combined(results), "fashion-l2-fc", "time-without-decoder")
+    assert not values(metric_rows(metrics.metrics(results)), "fashion-l2-fc", "time-without-decoder")
 
 
 def test_decoded_images_are_those_that_are_classified_right(results: Results) -> None:
@@ -235,17 +236,28 @@ def test_decoded_images_are_those_that_are_classified_right(results: Results) ->
     assert values(table, "fashion-l2-fc", "mapped-poorly-decoded") == pytest.approx([(onto > means).mean()] * 2)
 
 
+def test_only_a_decoder_of_the_same_seed_decodes(tmp_path: Path) -> None:
+    results = make(tmp_path, config(**{"fashion-l2-fc": {"seeds": [0, 1]}}), seeds=(0,))
+    rows = results.metrics[results.metrics["metric"].str.endswith("decoded-error")]
+    assert list(zip(rows["variant"], rows["seed"], strict=True)) == [
+        ("fashion-dr", 0),
+        ("fashion-l2-fc", 0),
+        ("fashion-l2-fc", 0),
+    ]
+    assert set(results.arrays("fashion-l2-fc", "coefficients", 1)) == {"values", "negative", "near-zero"}
+
+
 def test_capsules_are_mapped_by_what_was_learned_from_other_images() -> None:
     generator = np.random.default_rng(0)
     capsules, labels = generator.normal(size=(40, 2, 3)), np.repeat([0, 1], 20)
     turns, offsets = generator.normal(size=(2, 3, 3)), generator.normal(size=(2, 1, 3))
     targets = np.einsum("nld,lde->nle", capsules, turns) + offsets.transpose(1, 0, 2)
-    found = metrics.mapped(capsules, targets, labels)
+    found = record.mapped(capsules, targets, labels)
     assert found[:20, 0] == pytest.approx(targets[:20, 0])
     assert found[20:, 1] == pytest.approx(targets[20:, 1])
     assert found[:20, 1] == pytest.approx(capsules[:20, 1]), "only the label's capsule is mapped"
     noise = generator.normal(size=capsules.shape)
-    errors = np.square(metrics.mapped(capsules, noise, labels) - noise)[np.arange(40), labels].mean()
+    errors = np.square(record.mapped(capsules, noise, labels) - noise)[np.arange(40), labels].mean()
     assert errors > np.square(noise - noise.mean(0))[np.arange(40), labels].mean(), "noise cannot be predicted"
 
 
@@ -298,6 +310,15 @@ def test_travel_is_the_sum_of_the_rates() -> None:
 def test_the_early_error_is_that_nearest_to_a_tenth() -> None:
     assert early_error(curve(*range(100, 0, -5))) == 95  # 20 evaluations, step 20 of 200
     assert early_error(curve(7)) == 7
+
+
+def test_many_coefficients_are_kept_by_some_at_even_distances() -> None:
+    few = np.random.default_rng(0).normal(size=(70, 10))
+    assert list(record.spread(few)) == sorted(few.ravel())
+    many = np.random.default_rng(1).normal(size=(9_216, 10))
+    kept, edges = record.spread(many), bin_edges([many])
+    assert len(kept) == record.COEFFICIENTS
+    np.testing.assert_allclose(histogram(kept, edges), histogram(many, edges), atol=1 / record.COEFFICIENTS)
 
 
 @pytest.mark.parametrize("numbers", [np.linspace(-0.3, 1.2, 999), np.ones(5), np.array([0.0])])
@@ -376,6 +397,7 @@ def test_figure_2_lists_its_images(results: Results) -> None:
     assert [each.get_text() for each in drawing.axes[0].get_yticklabels()] == ["T-shirt/top", "Trouser", "Pullover"]
     canvas = np.asarray(drawing.axes[0].images[0].get_array())
     assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
+    np.testing.assert_allclose(canvas[0, [0, 30]], np.array([0, 100]) / 255, atol=0.5 / record.GREYS + 0.5 / 255)
     assert np.isnan(canvas[30:58, 30:58]).all()  # of class 1 only one image is classified right
     errors = [f"squared_error_{each}" for each in ("dr", "l2_fc", "l2_fc_mapped")]
     assert list(data.columns) == ["image", "label", *errors]
@@ -477,7 +499,7 @@ def test_a_history_without_tests_is_refused(tmp_path: Path, project: Project) ->
     results = make(tmp_path, project, seeds=(0,))
     file = results.run("fashion-l1") / "history.csv"
     file.write_text("step,loss\n10,0.1\n")
-    message = r"no test errors; set training\.evaluate_every of 'fashion-l1' in discriminative/paper\.yaml"
+    message = r"no test errors; set training\.evaluate_every of 'discriminative/fashion-l1' in paper\.yaml"
     with pytest.raises(UserError, match=message):
         figures.figure_3(results)
 
@@ -487,9 +509,9 @@ def test_a_history_without_tests_is_refused(tmp_path: Path, project: Project) ->
     [
         (lambda results: results.history("mnist-dr", 9), "seed-9/history.csv: no such file"),
         (lambda results: results.timing("stepps"), "timings/stepps.json: no such file"),
-        (lambda results: results.weight("mnist-dr", "coefficient"), "cannot read tensor 'coefficient'"),
-        (lambda results: results.weight("mnist-dr", "coefficients", 9), "model.safetensors: no such file"),
-        (lambda results: results.split("mnist/test"), "no such file; prepare this split first"),
+        (lambda results: run_of(results, "mnist-dr", 0).weight("coefficient"), "cannot read tensor 'coefficient'"),
+        (lambda results: run_of(results, "mnist-dr", 9).weight("coefficients"), "model.safetensors: no such file"),
+        (lambda results: run_of(results, "mnist-dr", 0).split("mnist/test"), "no such file; prepare this split first"),
     ],
 )
 def test_what_is_missing_is_named(results: Results, ask: Callable[[Results], Any], message: str) -> None:
@@ -508,8 +530,10 @@ def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -
     save_file({name: value.numpy() for name, value in model.state_dict().items()}, tmp_path / "model.safetensors")
     config = {"model": options.model_dump(mode="json"), "image_shape": [1, 28, 28], "classes": 10}
     io.write_json(tmp_path / "config.json", config)
+    paper = project.papers["discriminative"]
+    decoder = Run(tmp_path, "discriminative", paper, "fashion-dr", 0, tmp_path, project.resolve)
     capsules = np.random.default_rng(0).normal(size=(2, 10, 16)).astype(np.float32)
-    pictures = metrics._reconstruct(tmp_path, capsules, np.array([3, 7]))
+    pictures = record._reconstruct(decoder, capsules, np.array([3, 7]))
     loaded: Any = load_model(tmp_path, torch.device("cpu"))[0]
     alone = np.zeros_like(capsules)
     alone[0, 3], alone[1, 7] = capsules[0, 3], capsules[1, 7]

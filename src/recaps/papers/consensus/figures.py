@@ -12,21 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from recaps.arrays import Arrays
-from recaps.config.training import Training
-from recaps.config.variant import Variant
+from recaps.config.variant import Paper, Variant
 from recaps.npz import Array
 from recaps.papers.consensus import architecture, diagrams
-from recaps.papers.consensus.metrics import (
-    CAPSULE_LAYERS,
-    DATASETS,
-    by_dataset,
-    class_shares,
-    dataset_of,
-    probed,
-    routed_by,
-)
-from recaps.report.metrics import first_of_each
+from recaps.papers.consensus.record import LEVELS, SHOWN
+from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, dataset_of, probed, routed_by
 from recaps.report.plots import (
     error_curve,
     labelled_map,
@@ -52,7 +42,7 @@ ROUTINGS = ("similarity", "connectionist", "em")
 
 def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Convolutional routing along one dimension, as built."""
-    variant = next(name for variants in by_dataset(results).values() for name in variants)
+    variant = next(name for variants in by_dataset(results.paper).values() for name in variants)
     fields = diagrams.fields_in_a_row(architecture.network(results.config(variant)))
     drawing, axis = plt.subplots(figsize=(9, 3.4))
     diagrams.draw_fields(axis, fields)
@@ -146,7 +136,7 @@ def cluster(
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The LSTM cell of connectionist routing, its inputs, and the networks that read it, as built."""
-    every = [pair for variants in by_dataset(results).values() for pair in variants.items()]
+    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
     variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
     parts = diagrams.cell_parts(architecture.network(results.config(variant)))
     drawing, axis = plt.subplots(figsize=(9, 4.1))
@@ -156,78 +146,41 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Training images of every class: as prepared, and as the network sees them in tests and in training."""
-    panels: list[tuple[str, list[Array], tuple[float, float]]] = []
+    panels: list[tuple[str, Array]] = []
     frames = []
-    for dataset, variant in _shown(results).items():
-        split = results.split(variant.data)
-        images = _scenes(split).ravel()
-        known = {"image": images, "label": split.labels[images]}
-        known |= {name: values[images] for name, values in split.factors.items() if values.ndim == 1}
-        for view, pictures in _views(split, images, variant.training, results.seeds[0]).items():
-            grey = (0.0, 255.0) if view == "as prepared" else _grey(variant.training)
-            panels.append((f"{_label(dataset)},\n{view}", pictures, grey))
-            statistics = {"mean": [each.mean() for each in pictures], "sd": [each.std() for each in pictures]}
-            frame = pd.DataFrame(known).loc[np.repeat(range(len(images)), len(pictures) // len(images))]
-            frame = frame.assign(**statistics, side=len(pictures[0]), view=view)
-            frames.append(frame.assign(set=results.resolve(variant.data)))
+    for dataset, variant in _shown(results.paper).items():
+        known, statistics = (results.arrays(variant, part) for part in ("examples", "statistics"))
+        images = pd.DataFrame(known)
+        for view, pictures in results.arrays(variant, "views").items():
+            panels.append((f"{_label(dataset)},\n{view}", pictures))
+            frame = images.loc[np.repeat(range(len(images)), len(pictures) // len(images))]
+            mean, sd = statistics[view]
+            frame = frame.assign(mean=mean, sd=sd, side=len(pictures[0]), view=view)
+            frames.append(frame.assign(set=results.resolve(results.paper.variants[variant].data)))
     # Mosaics of five rows side by side; a single one is a strip.
     rows, high = (5, 3.9) if len(panels) > 1 else (1, 0.85)
-    columns = [-(-len(pictures) // rows) for _, pictures, _ in panels]
+    columns = [-(-len(pictures) // rows) for _, pictures in panels]
     # The width of each mosaic relative to its height.
-    sides = [len(pictures[0]) + 2 for _, pictures, _ in panels]
+    sides = [len(pictures[0]) + 2 for _, pictures in panels]
     widths = [(across * side - 2) / (rows * side - 2) for across, side in zip(columns, sides, strict=True)]
     size = (high * sum(widths) + 0.5, high + 0.6)
     drawing, axes = plt.subplots(1, len(panels), figsize=size, width_ratios=widths, squeeze=False)
-    for axis, letter, across, (title, pictures, grey) in zip(axes.flat, "abcd", columns, panels, strict=False):
-        mosaic(axis, pictures, across, "gray", *grey)
+    for axis, letter, across, (title, pictures) in zip(axes.flat, "abcd", columns, panels, strict=False):
+        mosaic(axis, pictures, across, "gray", 0, 1)
         axis.set_title(f"({letter}) {title}", fontsize=8)
     return drawing, pd.concat(frames)
 
 
-def _shown(results: Results) -> dict[str, Variant]:
-    """The first variant of each data set that figure 4 shows, smallNORB first."""
-    first = {dataset: next(iter(variants.values())) for dataset, variants in by_dataset(results).items()}
-    sets = results.paper.figures["figure-4"].sets
-    return {dataset: first[dataset] for dataset in reversed(first) if first[dataset].data in sets}
-
-
-def _scenes(split: Arrays) -> Array:
-    """Indices of the first image of each class, and of the images of its scene by other cameras: [classes, cameras]."""
-    first = first_of_each(np.asarray(split.labels), 1)
-    if "camera" not in split.factors:
-        return first[:, None]
-    original, camera = split.factors["original"], split.factors["camera"]
-    scenes = [np.flatnonzero(original == original[place]) for place in first]
-    return np.stack([places[np.argsort(camera[places])] for places in scenes])
-
-
-def _grey(training: Training) -> tuple[float, float]:
-    """The values of black and white in the images that the network sees."""
-    return (0.0, 1.0) if training.standardise is None else (-4.0, 4.0)
-
-
-def _views(split: Arrays, images: Array, training: Training, seed: int) -> dict[str, list[Array]]:
-    """Images [H, W] as prepared. Where they differ from that: also as tested, and each in three views of training."""
-    import torch
-
-    from recaps.training.batches import Batches, view
-    from recaps.training.images import Images
-
-    prepared = [np.asarray(split.images[place, 0]) for place in images]
-    tested = view(torch.tensor(split.images[images]), training)[:, 0].numpy()
-    if tested.shape[1:] == prepared[0].shape and np.allclose(tested, np.stack(prepared) / 255):
-        return {"as prepared": prepared}
-    trained, device = [], torch.device("cpu")
-    for place in images:
-        alone = Images(split.take(slice(place, place + 1)), device)
-        batches = Batches(alone, training.model_copy(update={"batch_size": 1}), seed, device)
-        trained += [batches(3 * int(place) + k)["images"][0, 0].numpy() for k in range(3)]
-    return {"as prepared": prepared, "as tested": list(tested), "as trained on": trained}
+def _shown(paper: Paper) -> dict[str, str]:
+    """The first variant of each data set of which images are kept, smallNORB first."""
+    every = by_dataset(paper)
+    kept = {dataset: [name for name, each in every[dataset].items() if each.data in each.images] for dataset in every}
+    return {dataset: kept[dataset][0] for dataset in reversed(kept) if kept[dataset]}
 
 
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The learned kernels of similarity routing by layer, beside the initial kernel."""
-    every = [pair for variants in by_dataset(results).values() for pair in variants.items()]
+    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
     variants = {name: each for name, each in every if routed_by(each, "similarity")}
     size = (8.6, 2.6 * len(variants) + 0.3)
     drawing, axes = plt.subplots(len(variants), len(CAPSULE_LAYERS), figsize=size, squeeze=False)
@@ -240,8 +193,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     for row, (variant, settings) in zip(axes, variants.items(), strict=True):
         width = float(results.config(variant)["model"]["routing"]["kernel_width"])
         for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS, strict=True)):
-            names = [f"layers.{place}.routing.{part}" for part in ("mixture", "widths")]
-            mixture, widths = (results.weight(variant, name) for name in names)
+            mixture, widths = (results.arrays(variant, "kernels")[f"{part}-{place}"] for part in ("mixture", "widths"))
             curves = {"learned": kernel(distances, mixture, widths)}
             curves["initial"] = kernel(distances, np.zeros(1), np.full((1, 1), width))
             for name, values in curves.items():
@@ -268,24 +220,23 @@ def kernel(distances: Array, mixture: Array, widths: Array) -> Array:
 
 def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The input of the right class by position, and the number of inputs that an output capsule uses."""
-    every = probed(results)
+    every = probed(results.paper)
     n = len(every)
     maps = 1.25 * (1 + max(map(len, every.values())))
     drawing = plt.figure(figsize=(8.8, maps + 2.2 * n))
     top, bottom = drawing.subfigures(2, 1, height_ratios=(maps, 2.2 * n), squeeze=False).flat
     frames = [
-        _draw_weights(part, results, dataset, variants, 8 // n)
+        _draw_weights(part, results, dataset, variants, SHOWN // n)
         for part, (dataset, variants) in zip(top.subfigures(1, n, squeeze=False).flat, every.items(), strict=True)
     ]
     axes = bottom.subplots(n, len(CAPSULE_LAYERS), sharey=True, squeeze=False)
-    levels = np.linspace(0, 1, 101)
     for row, (dataset, variants) in zip(axes, every.items(), strict=True):
         for place, (axis, layer) in enumerate(zip(row, CAPSULE_LAYERS, strict=True)):
             for start, (variant, settings) in enumerate(variants.items()):
-                shares = np.quantile(results.probe(variant, "routing")[f"effective-{place}"], levels)
+                shares = results.arrays(variant, "routing")[f"effective-{place}"]
                 look = _style(results, variant)
-                axis.plot(shares, levels, label=settings.title, markevery=(6 * start, 20), **look)
-                frame = pd.DataFrame({"level": levels, "value": shares}).assign(quantity="effective share")
+                axis.plot(shares, LEVELS, label=settings.title, markevery=(6 * start, 20), **look)
+                frame = pd.DataFrame({"level": LEVELS, "value": shares}).assign(quantity="effective share")
                 frames.append(frame.assign(layer=layer, dataset=dataset, variant=variant))
             axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="effective share of the inputs")
             axis.set_title(f"{_label(dataset)}: {CAPSULE_LAYERS[layer]}", fontsize=8)
@@ -299,22 +250,17 @@ def _draw_weights(
     drawing: SubFigure, results: Results, dataset: str, variants: Mapping[str, Variant], count: int
 ) -> pd.DataFrame:
     """The first image of some classes, and below, for each variant, a map of the input of the right class."""
-    probes = {variant: results.probe(variant, "routing") for variant in variants}
+    probes = {variant: results.arrays(variant, "routing") for variant in variants}
     first = next(iter(probes.values()))
-    labels = first["labels"]
-    shown = first_of_each(labels, 1)[:count]
-    grey = _grey(next(iter(variants.values())).training)
-    axes = drawing.subplots(1 + len(probes), len(shown), squeeze=False)
-    for axis, image in zip(axes[0], shown, strict=True):
-        mosaic(axis, first["images"][image], 1, "gray", *grey)
-        axis.set_title(str(int(labels[image])), loc="center", fontsize=8)
+    axes = drawing.subplots(1 + len(probes), min(count, len(first["label"])), squeeze=False)
+    for axis, picture, label in zip(axes[0], first["pictures"], first["label"], strict=False):
+        mosaic(axis, picture, 1, "gray", 0, 1)
+        axis.set_title(str(int(label)), loc="center", fontsize=8)
     frames = []
     for row, (variant, probe) in zip(axes[1:], probes.items(), strict=True):
-        em = routed_by(variants[variant], "em")
-        shares = class_shares(probe["coupling"][shown], labels[shown], em)
-        even = 1 / probe["coupling"].shape[-1] if em else 1 / shares[0].size
+        shares, even = probe["shares"][:count], float(probe["even"])
         highest = 100 * max(float(shares.max()), 2 * even)
-        for axis, image, share in zip(row, shown, shares, strict=True):
+        for axis, image, share in zip(row, probe["image"], shares, strict=False):
             labelled_map(axis, 100 * share, highest)
             rows, columns = (each.ravel() for each in np.indices(share.shape))
             frame = pd.DataFrame({"row": rows, "column": columns, "value": share.ravel()}).assign(image=int(image))
@@ -329,7 +275,7 @@ def _draw_weights(
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Test error during training, a panel per data set, a line per variant."""
     watched: dict[str, dict[str, Variant]] = {}
-    for dataset, variants in by_dataset(results).items():
+    for dataset, variants in by_dataset(results.paper).items():
         if tested := {name: each for name, each in variants.items() if each.training.evaluate_every}:
             watched[dataset] = tested
     drawing, axes = plt.subplots(1, len(watched), figsize=(4.2 * len(watched) + 0.2, 3.8), squeeze=False)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from recaps.npz import Array
 from recaps.papers.consensus import architecture
-from recaps.papers.consensus.metrics import CAPSULE_LAYERS, DATASETS, by_dataset, matrix_capsules, routed_by
+from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, matrix_capsules, routed_by
 from recaps.report.results import Results
 from recaps.report.statistics import sd
 
@@ -31,7 +31,7 @@ PAPER_SETTING = "smallNORB, the paper's setting"
 
 def table_1(results: Results) -> pd.DataFrame:
     """The layers in the paper and as built, with measured shapes, numbers of weights, and parameters of routings."""
-    every = matrix_capsules(results)
+    every = matrix_capsules(results.paper)
     titles = {each.title: each.model.routing.name for variants in every.values() for each in variants.values()}
     geometries = {
         f"{DATASETS.get(dataset, dataset)}, as run": {
@@ -68,7 +68,7 @@ def table_1(results: Results) -> pd.DataFrame:
 
 def table_2(results: Results) -> pd.DataFrame:
     """The networks of connectionist routing in the paper and as built, with their parameters."""
-    every = [pair for variants in by_dataset(results).values() for pair in variants.items()]
+    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
     variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
     model = architecture.network(results.config(variant))
     ours = model.options.routing
@@ -99,7 +99,7 @@ def table_3(results: Results) -> pd.DataFrame:
     """
     printed = [each for claim, each in results.printed.items() if claim.startswith("consensus/table-3/")]
     rows = []
-    for dataset, variants in by_dataset(results).items():
+    for dataset, variants in by_dataset(results.paper).items():
         for name, variant in variants.items():
             errors, n, tested_on = _measured(results, name, "error")
             published = [(each.label, each.value) for each in printed if each.variant == name]
@@ -114,7 +114,7 @@ def table_3(results: Results) -> pd.DataFrame:
 def table_4(results: Results) -> pd.DataFrame:
     """Errors in percent at familiar and novel viewpoints, and the gap, means and standard deviations over seeds."""
     rows = []
-    for factor, variants in by_dataset(results, "-novel").items():
+    for factor, variants in by_dataset(results.paper, "-novel").items():
         for name, variant in variants.items():
             row: dict[str, object] = {"viewpoint": factor, "routing": variant.title}
             images = {}

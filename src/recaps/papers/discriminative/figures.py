@@ -16,14 +16,13 @@ from matplotlib.figure import Figure
 from recaps.npz import Array
 from recaps.papers.discriminative.variants import (
     DATASETS,
-    DECODED_SET,
     DECODER,
     OTHER,
     by_dataset,
     learns_coefficients,
     titles,
 )
-from recaps.report.metrics import NEAR_ZERO, bin_edges, histogram, near_zero_share, negative_share
+from recaps.report.metrics import NEAR_ZERO, bin_edges, histogram
 from recaps.report.plots import (
     FASHION,
     error_curve,
@@ -47,21 +46,17 @@ DASHES: tuple[Any, ...] = ("-.", "-", "--", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Images that L2/FC classifies right, decoded by DR's decoder from its own capsules and from those of L2/FC."""
-    shown = results.arrays["shown"]
-    places = results.arrays[f"images-{results.seeds[0]}"][shown]
-    split = results.split(DECODED_SET)
-    images, labels = split.images[places, 0].astype(np.float32) / 255, split.labels[places]
+    shown = results.arrays(OTHER, "decoded")
+    labels, classes = shown["labels"], list(shown["classes"]) or FASHION
     own, other = (results.paper.variants[variant].title for variant in (DECODER, OTHER))
-    classes = split.record.get("class_names", FASHION)
     names = ("(a) input", f"(b) capsules of {own}", f"(c) capsules of {other}", f"(d) {other}, mapped")
     drawing, axes = plt.subplots(1, len(names), figsize=(9.6, 2.8))
-    for axis, title, pictures in zip(axes, names, (images, *results.arrays["decoded"]), strict=True):
+    for axis, title, pictures in zip(axes, names, (shown["images"], *shown["decoded"]), strict=True):
         by_class = [(label, pictures[labels == label]) for label in np.unique(labels)]
         mosaic_rows(axis, [(classes[label] if axis is axes[0] else "", each) for label, each in by_class], COLUMNS)
         axis.set_title(title)
-    errors = results.arrays[f"errors-{results.seeds[0]}"][:, shown]
     columns = ("image", "label", "squared_error_dr", "squared_error_l2_fc", "squared_error_l2_fc_mapped")
-    return drawing, pd.DataFrame(dict(zip(columns, (places, labels, *errors), strict=True)))
+    return drawing, pd.DataFrame(dict(zip(columns, (shown["places"], labels, *shown["errors"]), strict=True)))
 
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -113,7 +108,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     for axis, title, dataset, variants in panels:
         axis.set_title(title)
         learned = {
-            algorithm: [results.weight(variant, "coefficients", seed) for seed in results.own_seeds[variant]]
+            algorithm: [results.arrays(variant, "coefficients", seed) for seed in results.own_seeds[variant]]
             for algorithm, variant in variants.items()
             if learns_coefficients(results.paper, variant)
         }
@@ -148,14 +143,15 @@ def _position(results: Results, algorithm: str) -> int:
     return list(titles(results.paper)).index(algorithm)
 
 
-def _draw_coefficients(results: Results, axis: Axes, learned: Mapping[str, Sequence[Array]]) -> pd.DataFrame:
+def _draw_coefficients(
+    results: Results, axis: Axes, learned: Mapping[str, Sequence[Mapping[str, Array]]]
+) -> pd.DataFrame:
     """Draw the distribution of each algorithm's coefficients, means over seeds; return the shares that are drawn."""
-    edges = bin_edges([each for values in learned.values() for each in values])
+    edges = bin_edges([each["values"] for seeds in learned.values() for each in seeds])
     rows = []
-    for algorithm, values in learned.items():
-        shares = np.mean([histogram(each, edges) for each in values], axis=0)
-        negative = float(np.mean([negative_share(each) for each in values]))
-        near = float(np.mean([near_zero_share(each) for each in values]))
+    for algorithm, seeds in learned.items():
+        shares = np.mean([histogram(each["values"], edges) for each in seeds], axis=0)
+        negative, near = (float(np.mean([each[name] for each in seeds])) for name in ("negative", "near-zero"))
         label = f"{titles(results.paper)[algorithm]}: {_percent(negative)} below 0, {_percent(near)} near 0"
         dash = DASHES[_position(results, algorithm) % len(DASHES)]
         colour = _style(results, algorithm)["color"]

@@ -1,0 +1,63 @@
+"""The paper's variants by data set and routing: a variant is named `<data set>-<routing>`."""
+
+from __future__ import annotations
+
+from recaps.config.variant import Paper, Variant
+
+#: Names of the data sets in tables and figures. Any other data set keeps the prefix of its variants as its name.
+DATASETS = {"mnist": "MNIST", "norb": "smallNORB"}
+
+#: The layers that route, and their short names in metrics.
+CAPSULE_LAYERS = {
+    "conv-1": "Convolutional Capsule Layer 1",
+    "conv-2": "Convolutional Capsule Layer 2",
+    "class": "Capsule Class Layer",
+}
+
+
+def by_dataset(paper: Paper, ending: str = "") -> dict[str, dict[str, Variant]]:
+    """The variants of each data set, as `{"mnist": {"mnist-em": ..., ...}, ...}`, in the order of the configuration.
+
+    A variant is named `<data set>-<routing>`.
+
+    Args:
+        paper: the paper's configuration.
+        ending: selects the variants whose class scores are tested in the protocol `<data set><ending>`. The default
+            selects the variants of table 3, "-novel" those of table 4.
+    """
+    found: dict[str, dict[str, Variant]] = {}
+    for name, variant in paper.variants.items():
+        dataset = dataset_of(name)
+        if dataset + ending in variant.heads.get("argmax", ()):
+            found.setdefault(dataset, {})[name] = variant
+    return found
+
+
+def dataset_of(name: str) -> str:
+    """The data set in the name of a variant."""
+    return name.partition("-")[0]
+
+
+def matrix_capsules(paper: Paper) -> dict[str, dict[str, Variant]]:
+    """The variants of table 3 that are networks of matrix capsules, by data set."""
+    every = by_dataset(paper)
+    return {
+        dataset: found
+        for dataset, variants in every.items()
+        if (found := {name: each for name, each in variants.items() if each.model.family == "matrixcaps"})
+    }
+
+
+def routed_by(variant: Variant, routing: str) -> bool:
+    """Whether a variant is a network of matrix capsules with the given routing."""
+    return variant.model.family == "matrixcaps" and variant.model.routing.name == routing
+
+
+def probed(paper: Paper) -> dict[str, dict[str, Variant]]:
+    """The variants of table 3 that have the probe `routing`, by data set."""
+    every = matrix_capsules(paper)
+    return {
+        dataset: found
+        for dataset, variants in every.items()
+        if (found := {name: each for name, each in variants.items() if "routing" in each.probes})
+    }
