@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
-from made_results import CONFIG, values
+from made_results import CONFIG, run_of, values
 from safetensors.numpy import save_file
 from scipy.ndimage import affine_transform
 from scipy.optimize import minimize
@@ -28,11 +28,12 @@ from recaps.evaluation.latents import as_array
 from recaps.evaluation.probes import function
 from recaps.models import build
 from recaps.npz import Array
-from recaps.papers.probabilistic import figures, metrics, tables
+from recaps.papers.probabilistic import figures, metrics, record, tables
 from recaps.papers.probabilistic.templates import Fits, affine_fits, same_template, turned_back
 from recaps.report.claims import Number, check_variants
 from recaps.report.results import Results
 from recaps.report.statistics import proportion_error
+from recaps.workflow import layout
 
 CLAIMS = made_results.claims("probabilistic")
 SHAPE = (1, 28, 28)
@@ -40,6 +41,8 @@ ANGLES = np.arange(0.0, 360, 30)
 DEGREES = (0, 45, 90, 135, 180)
 #: Images of the probes, and of the latents that the head is fitted on.
 IMAGES, FITTED = 12, 200
+#: Largest error of a picture that is kept as bytes.
+BYTE = 0.5 / 255 + 1e-6
 #: Accuracies in percent of heads on digits that a variant was trained on, from 0 to 180 degrees.
 OWN = {
     ("capsules", "presence"): (96, 90, 85, 80, 75),
@@ -68,7 +71,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Resul
 @pytest.fixture(scope="module")
 def table(results: Results) -> pd.DataFrame:
     """All metrics of the results."""
-    return metrics.metrics(results)
+    return results.metrics
 
 
 @pytest.fixture(scope="module")
@@ -497,7 +500,7 @@ def test_templates_that_turn_with_the_digit_draw_the_same_stroke(table: pd.DataF
 
 
 def test_errors_of_agreement_are_those_over_images(results: Results, table: pd.DataFrame) -> None:
-    probe = results.probe("capsules", "rotations", 1)
+    probe = run_of(results, "capsules", 1).probe("rotations")
     shares = same_template(probe["owner"], ANGLES, probe["images"][0, :, 0] > 0.5).shares
     for metric, places in (("small", [1, 11]), ("large", range(3, 10))):
         means = shares[list(places)].mean(0)
@@ -505,6 +508,14 @@ def test_errors_of_agreement_are_those_over_images(results: Results, table: pd.D
         assert row["value"] == pytest.approx(means.mean())
         assert row["se"] == pytest.approx(means.std(ddof=1) / math.sqrt(IMAGES))
         assert row["n"] == IMAGES
+
+
+def test_pictures_are_kept_of_the_first_image_without_a_2_and_of_four_classes(results: Results) -> None:
+    labels = np.array([9, 6, 6, 8, 5, 7] * 2)
+    kept = record._rotations(run_of(results, "capsules", 0), rotations(0, 8) | {"labels": labels})[1]
+    assert kept["image"].tolist() == [0, 1, 3, 4, 5]
+    assert kept["labels"].tolist() == [9, 6, 8, 5, 7]
+    assert kept["owner"].shape == kept["chain"].shape == (12, 5, 28, 28)
 
 
 def test_near_copies_are_counted(table: pd.DataFrame) -> None:
@@ -537,10 +548,11 @@ def test_a_head_that_is_fitted_on_free_form_presences_is_tested_on_others(
     probe = free_form(0)
     labels = np.arange(40) % 10
     probe["presence_free"] = codes((labels + 1) % 10, 4)
-    assert metrics._refitted(results, probe) == 100
-    assert metrics._right(results, "capsules", probe, 0)["free-form"].mean() == 0
+    run = run_of(results, "capsules", 0)
+    assert record._refitted(run, probe) == 100
+    assert record._right(run, probe)["free-form"].mean() == 0
     probe["presence_free"] = np.random.default_rng(0).normal(size=(40, 16)).astype(np.float32)
-    assert metrics._refitted(results, probe) < 40
+    assert record._refitted(run, probe) < 40
 
 
 def test_the_head_is_that_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -551,7 +563,7 @@ def test_the_head_is_that_of_the_configuration(tmp_path: Path, monkeypatch: pyte
     }
     results = make(tmp_path, config(**changed), (0,))
     seen: list[tuple[float, int, int]] = []
-    kept = metrics.classifier
+    kept = record.classifier
 
     def watched(head: Any) -> Any:
         model = kept(head)
@@ -559,8 +571,8 @@ def test_the_head_is_that_of_the_configuration(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(model, "fit", lambda x, y: (seen.append((head.C, len(y), int(y[0]))), fit(x, y))[1])
         return model
 
-    monkeypatch.setattr(metrics, "classifier", watched)
-    metrics._right(results, "capsules", free_form(0), 0)
+    monkeypatch.setattr(record, "classifier", watched)
+    record._right(run_of(results, "capsules", 0), free_form(0))
     assert seen == [(1e-9, 100, 3)], "C, number of images, label of the first (labels are 0, 1, 2, ...)"
 
 
@@ -592,16 +604,16 @@ def test_sizes_are_counted_in_the_weights_and_exact(table: pd.DataFrame) -> None
     ("found", "message"), [("gen.weight", r"has no weights 'generative.\*'"), ("", "no such file")]
 )
 def test_weights_that_cannot_be_counted_are_told_in_one_line(tmp_path: Path, found: str, message: str) -> None:
-    results = make(tmp_path, config(), (0,))
-    file = results.run("capsules") / "model.safetensors"
+    run = run_of(make(tmp_path, config(), (0,)), "capsules", 0)
+    file = run.folder / "model.safetensors"
     file.unlink()
     if found:
         save_file({found: np.zeros(2, np.float32)}, file)
     with pytest.raises(UserError, match=message):
-        metrics._size(results, "capsules", 0, "generative-parameters", "generative.")
+        record._size(run, "generative-parameters", "generative.")
     file.write_bytes(b"short")
     with pytest.raises(UserError, match="cannot be read"):
-        metrics._size(results, "capsules", 0, "generative-parameters", "generative.")
+        record._size(run, "generative-parameters", "generative.")
 
 
 def test_the_least_lead_over_the_vae(table: pd.DataFrame) -> None:
@@ -655,6 +667,9 @@ def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Projec
 )
 def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...], without: tuple[str, ...]) -> None:
     results = made_results.measured(make(tmp_path, config(*without), seeds))
+    for name in ("model.safetensors", "latents.npz", "probes.npz"):
+        for file in results.files.runs(results.name).rglob(name):
+            file.unlink()
     made_results.drawn(results, tmp_path)
     assert set(results.metrics["variant"]) <= set(results.paper.variants)
 
@@ -662,17 +677,16 @@ def test_everything_is_drawn_with_its_data(tmp_path: Path, seeds: tuple[int, ...
 def test_figure_3_sets_both_inferences_below_the_digit(results: Results) -> None:
     drawing, data = figures.figure_3(results)
     pictures, bounds = drawing.axes
-    canvas, probe = made_results.canvas(pictures), results.probe("capsules", "free-form-rotations")
+    run = run_of(results, "capsules", 0)
+    canvas, probe = made_results.canvas(pictures), run.probe("free-form-rotations")
     assert canvas.shape == (3 * 30 - 2, 7 * 30 - 2, 3)
-    np.testing.assert_allclose(canvas[30:58, 60:88, 1], probe["chain"][2, 0], rtol=1e-6)
-    np.testing.assert_allclose(canvas[60:, 180:, 0], probe["chain_free"][6, 0], rtol=1e-6)
+    np.testing.assert_allclose(canvas[30:58, 60:88, 1], probe["chain"][2, 0], atol=BYTE)
+    np.testing.assert_allclose(canvas[60:, 180:, 0], probe["chain_free"][6, 0], atol=BYTE)
     assert [label.get_text() for label in pictures.get_yticklabels()] == ["digit", "amortised", "free-form"]
     assert [label.get_text() for label in pictures.get_xticklabels()][:2] == ["0°", "30°"]
     assert len(bounds.lines) == 8
     assert bounds.lines[-1].get_label() == "mean over 40 test digits"
-    np.testing.assert_allclose(
-        np.asarray(bounds.lines[-1].get_ydata()), results.probe("capsules", "free-form")["bound_along"].mean(1)
-    )
+    np.testing.assert_allclose(np.asarray(bounds.lines[-1].get_ydata()), run.probe("free-form")["bound_along"].mean(1))
     turned = data[data["image"] == "2 turned by 60 degrees"]
     assert list(turned["bound"]) == pytest.approx(list(probe["bound_along"][:, 2]))
     assert turned["squared_error_free_form"].iloc[0] == pytest.approx(
@@ -727,7 +741,7 @@ def test_figure_4_leaves_out_what_is_not_there(tmp_path: Path) -> None:
 def test_figure_5_colours_a_two_by_its_templates(results: Results) -> None:
     drawing, data = figures.figure_5(results)
     assert len(drawing.axes) == 2
-    probe = results.probe("capsules", "rotations")
+    probe = run_of(results, "capsules", 0).probe("rotations")
     image = list(probe["labels"]).index(2)
     assert set(data["image"]) == {image}
     canvas = made_results.canvas(drawing.axes[0])
@@ -738,7 +752,7 @@ def test_figure_5_colours_a_two_by_its_templates(results: Results) -> None:
         seen = shown[(probe["owner"][3, image] == template) & (probe["chain"][3, image, 0] > 0)]
         assert len(seen) > 20
         assert (seen == seen[0]).all(), "one template, one colour"
-        assert seen[0].max() <= 0.9 + 1e-6
+        assert seen[0].max() <= 0.9 + BYTE
     first = data[(data["variant"] == "capsules") & (data["degrees"] == 0)]
     assert first["share_of_ink"].sum() == pytest.approx(1)
     counts = np.unique(probe["owner"][0, image][probe["images"][0, image, 0] > 0.5], return_counts=True)
@@ -771,14 +785,14 @@ def test_figure_6_shows_templates_as_they_are_seen(results: Results) -> None:
 
 def test_figure_7_sets_large_turns_below_small_ones(results: Results) -> None:
     drawing, data = figures.figure_7(results)
-    axis, probe = drawing.axes[0], results.probe("capsules", "rotations")
+    axis, probe = drawing.axes[0], run_of(results, "capsules", 0).probe("rotations")
     canvas = made_results.canvas(axis)
     assert canvas.shape == (2 * 30 - 2, 12 * 30 - 2, 3)
     images = [list(probe["labels"]).index(label) for label in range(4)]
     # The second digit's third column: 30 degrees above, 270 below.
     for row, place in ((0, 1), (1, 9)):
         expected = figures.coloured(probe["chain"][place, images[1], 0], probe["owner"][place, images[1]])
-        np.testing.assert_allclose(canvas[30 * row : 30 * row + 28, 150:178], expected, rtol=1e-6)
+        np.testing.assert_allclose(canvas[30 * row : 30 * row + 28, 150:178], expected, atol=BYTE)
     assert [label.get_text() for label in axis.get_xticklabels()][:3] == ["−30°\n90°", "0°\n180°", "30°\n−90°"]
     agreement = same_template(probe["owner"], ANGLES, probe["images"][0, :, 0] > 0.5).shares
     for _, row in data[data["variant"] == "capsules"].iterrows():
@@ -796,7 +810,7 @@ def test_figure_8_shows_agreement_by_turn_and_the_nearest_templates(results: Res
     assert len(axis.lines) == 4
     turns = np.asarray(axis.lines[0].get_xdata())
     assert turns.tolist() == list(range(-150, 181, 30))
-    probe = results.probe("capsules", "rotations")
+    probe = run_of(results, "capsules", 0).probe("rotations")
     shares = same_template(probe["owner"], ANGLES, probe["images"][0, :, 0] > 0.5).shares.mean(1)
     np.testing.assert_allclose(np.asarray(axis.lines[0].get_ydata())[6], 100 * shares[1])
     np.testing.assert_allclose(np.asarray(axis.lines[0].get_ydata())[4], 100 * shares[11])
@@ -808,7 +822,7 @@ def test_figure_8_shows_agreement_by_turn_and_the_nearest_templates(results: Res
     np.testing.assert_allclose(rows["value"], np.sort(least))
     np.testing.assert_allclose(canvas[:12, :12, 0], 0.8 * shapes()[order[0], 0], rtol=1e-5)
     np.testing.assert_allclose(canvas[14:26, :12, 0], 0.8 * shapes()[nearest[order[0]], 0], rtol=1e-5)
-    np.testing.assert_allclose(canvas[28:, :12, 0], fits.mapped[order[0], nearest[order[0]], 0].clip(0, 1), atol=1e-5)
+    np.testing.assert_allclose(canvas[28:, :12, 0], fits.mapped[order[0], nearest[order[0]], 0].clip(0, 1), atol=BYTE)
     assert sorted(order) == list(range(5))
     assert list(rows["nearest"]) == nearest[order].tolist()
     assert len(data) == 2 * (2 * 12 + 5)
@@ -829,8 +843,8 @@ def test_figures_1_and_2_are_drawn_from_the_model(results: Results, number: int,
 
 def test_figure_9_shows_all_samples(results: Results) -> None:
     drawing, data = figures.figure_9(results)
-    canvas, samples = made_results.canvas(drawing.axes[0]), results.probe("capsules", "samples")["samples"]
-    np.testing.assert_allclose(canvas[30:58, 30:58, 0], samples[21, 0])
+    canvas, samples = made_results.canvas(drawing.axes[0]), run_of(results, "capsules", 0).probe("samples")["samples"]
+    np.testing.assert_allclose(canvas[30:58, 30:58, 0], samples[21, 0], atol=BYTE)
     np.testing.assert_allclose(data["mean_brightness"], samples.mean((1, 2, 3)))
     assert len(data) == 45
     plt.close(drawing)
@@ -859,6 +873,7 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
             assert len(features(made, results.paper.heads[name])) == IMAGES
     table = made_results.measured(results).metrics
     made_results.drawn(results, tmp_path)
+    assert layout.arrays(results.run("capsules")).stat().st_size < 150_000
     assert table["value"].map(math.isfinite).all()
     assert 5_000 < values(table, "capsules", "generative-parameters")[0] < 30_000
     assert values(table, "vae-small", "decoder-parameters") == [10 * 128 + 128 + 128 * 784 + 784]

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from recaps.npz import Array
 from recaps.papers.probabilistic import diagrams
-from recaps.papers.probabilistic.metrics import INK, ROTATED, trained_on_rotations
+from recaps.papers.probabilistic.metrics import trained_on_rotations
+from recaps.papers.probabilistic.record import CLASSES, ROTATED, TWO
 from recaps.papers.probabilistic.templates import signed
 from recaps.report.metrics import first_of_each
 from recaps.report.plots import GAP, mean_and_range, mosaic_centres, style, tick_columns
@@ -25,11 +26,8 @@ MODEL = "capsules"
 #: Features of the linear classifiers of figure 4, by the head.
 FEATURES = {"presence": "presences", "presence-pose": "presences and poses", "linear": "means and deviations"}
 
-#: The digit that figure 5 rotates.
-TWO = 2
-
-#: Small and large rotations in figure 7, in degrees, and its number of classes.
-TURNS, CLASSES = {"small": (330, 0, 30), "large": (90, 180, 270)}, 4
+#: Small and large rotations in figure 7, in degrees.
+TURNS = {"small": (330, 0, 30), "large": (90, 180, 270)}
 
 #: Samples in a row of figure 9.
 PER_ROW = 20
@@ -47,25 +45,23 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Amortised and free-form reconstructions of a rotated 2, and the bound during the optimisation."""
-    probe, average = results.probe(MODEL, "free-form-rotations"), results.probe(MODEL, "free-form")
+    probe, average = results.arrays(MODEL, "free-form-rotations"), results.arrays(MODEL, "free-form")
     angles = probe["angles"]
     drawing, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.4), width_ratios=(1.75, 1))
     arrays = {"digit": "images", "amortised": "chain", "free-form": "chain_free"}
-    _draw_rows(left, [(label, probe[name][:, 0]) for label, name in arrays.items()])
+    _draw_rows(left, [(label, probe[name]) for label, name in arrays.items()])
     tick_columns(left, [f"{angle:g}°" for angle in angles], probe["images"].shape[-1])
     frames = []
-    errors = {name: np.square(probe[name] - probe["images"]).sum((1, 2, 3)) for name in ("chain", "chain_free")}
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(angles)))
     for place, (angle, shade) in enumerate(zip(angles, shades, strict=True)):
         along = probe["bound_along"][:, place]
         right.plot(probe["steps"], along, color=shade, linestyle="-", marker="", linewidth=1.2, label=f"2, {angle:g}°")
         frame = pd.DataFrame({"step": probe["steps"], "bound": along}).assign(image=f"2 turned by {angle:g} degrees")
-        frame = frame.assign(squared_error_amortised=errors["chain"][place])
-        frames.append(frame.assign(squared_error_free_form=errors["chain_free"][place]))
-    mean = average["bound_along"].mean(1)
-    label = f"mean over {average['bound_along'].shape[1]:,} test digits"
-    right.plot(average["steps"], mean, color="black", linestyle="--", marker="", label=label)
-    frames.append(pd.DataFrame({"step": average["steps"], "bound": mean}).assign(image=label))
+        frame = frame.assign(squared_error_amortised=probe["error"][place])
+        frames.append(frame.assign(squared_error_free_form=probe["error_free"][place]))
+    label = f"mean over {int(average['n']):,} test digits"
+    right.plot(average["steps"], average["bound"], color="black", linestyle="--", marker="", label=label)
+    frames.append(pd.DataFrame({"step": average["steps"], "bound": average["bound"]}).assign(image=label))
     right.set(xlabel="step of the optimisation", ylabel="bound, nats")
     right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=6.5, ncols=3)
     columns = ["image", "step", "bound", "squared_error_amortised", "squared_error_free_form"]
@@ -97,23 +93,23 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(variants), 1, figsize=(9.2, 2.05 * len(variants)), squeeze=False)
     frames = []
     for axis, variant in zip(axes.flat, variants, strict=True):
-        probe = results.probe(variant, "rotations")
-        image = int((probe["labels"] == TWO).argmax())  # the first image if there is no 2
-        owner, chain = probe["owner"][:, image], probe["chain"][:, image, 0]
-        _draw_rows(axis, [("digit", probe["images"][:, image, 0]), ("templates", coloured(chain, owner))])
+        probe = results.arrays(variant, "rotations")
+        place = int((probe["labels"] == TWO).argmax())  # the first image if there is no 2
+        owner = probe["owner"][:, place]
+        _draw_rows(axis, [("digit", probe["images"]), ("templates", coloured(probe["chain"][:, place], owner))])
         tick_columns(axis, [f"{angle:g}°" for angle in probe["angles"]], owner.shape[-1])
         axis.set_title(results.paper.variants[variant].title)
-        for angle, seen, picture in zip(probe["angles"], owner, probe["images"][:, image, 0], strict=True):
-            owners, counts = np.unique(seen[picture > INK], return_counts=True)
+        for angle, seen, inked in zip(probe["angles"], owner, probe["ink"], strict=True):
+            owners, counts = np.unique(seen[inked], return_counts=True)
             frame = pd.DataFrame({"template": owners, "share_of_ink": counts / counts.sum()})
-            frames.append(frame.assign(variant=variant, image=image, degrees=angle))
+            frames.append(frame.assign(variant=variant, image=probe["image"][place], degrees=angle))
     columns = ["variant", "image", "degrees", "template", "share_of_ink"]
     return drawing, pd.concat(frames)[columns]
 
 
 def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The templates, in their colours in figures 5 and 7, and their alpha channels."""
-    probe = results.probe(MODEL, "templates")
+    probe = results.arrays(MODEL, "templates")
     shown, n = probe["templates"] * probe["alphas"], len(probe["templates"])
     drawing, axis = plt.subplots(figsize=(9.2, 9.2 * 3 / n + 0.5))
     owners = np.broadcast_to(np.arange(n)[:, None, None], (n, *shown.shape[2:]))
@@ -130,18 +126,19 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(variants), 1, figsize=(9.2, 2.05 * len(variants)), squeeze=False)
     frames = []
     for axis, variant in zip(axes.flat, variants, strict=True):
-        probe, shares = results.probe(variant, "rotations"), _array(results, variant, "shares")
+        probe = results.arrays(variant, "rotations")
         images = first_of_each(probe["labels"], 1)[:CLASSES]
         rows, ticks = [], []
         for label, turns in TURNS.items():
             places = np.array([np.flatnonzero(probe["angles"] == turn)[0] for turn in turns])
             chosen = np.ix_(places, images)
-            pictures = coloured(probe["chain"][chosen][:, :, 0], probe["owner"][chosen])
+            pictures = coloured(probe["chain"][chosen], probe["owner"][chosen])
             rows.append((label, pictures.swapaxes(0, 1).reshape(-1, *pictures.shape[2:])))
             ticks.append([f"{turn:g}°".replace("-", "−") for turn in signed(np.array(turns))] * len(images))
             pairs = ((turn, image) for turn in turns for image in images)
-            for (turn, image), share in zip(pairs, shares[chosen].ravel(), strict=True):
-                frames.append((variant, label, int(image), int(probe["labels"][image]), turn, float(share)))
+            for (turn, image), share in zip(pairs, probe["shares"][chosen].ravel(), strict=True):
+                about = (int(probe["image"][image]), int(probe["labels"][image]))
+                frames.append((variant, label, *about, turn, float(share)))
         _draw_rows(axis, rows)
         columns = [f"{above}\n{below}" for above, below in zip(*ticks, strict=True)]
         tick_columns(axis, columns, probe["owner"].shape[-1])
@@ -158,11 +155,12 @@ def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
     frames = []
     variants = _shown(results, "figure-8", "rotations")
     for place, variant in enumerate(variants):
-        angles, title = signed(results.probe(variant, "rotations")["angles"]), results.paper.variants[variant].title
+        probe, title = results.arrays(variant, "rotations"), results.paper.variants[variant].title
+        angles = signed(probe["angles"])
         order = np.argsort(angles, kind="stable")
         turns = angles[order]
-        for quantity, name in (("same template", "shares"), ("by chance", "by-chance")):
-            mean = pd.DataFrame(_array(results, variant, name)).mean(axis=1).to_numpy()[order]  # without NaN
+        for quantity, name in (("same template", "mean_share"), ("by chance", "mean_by_chance")):
+            mean = probe[name][order]
             look = style(place) | ({"marker": "", "linewidth": 0.9} if quantity == "by chance" else {})
             axis.plot(turns, 100 * mean, label=f"{title}: {quantity}", **look)
             frame = pd.DataFrame({"degrees": turns, "value": mean})
@@ -180,11 +178,12 @@ def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 def figure_9(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Samples from the generative model."""
-    pictures = results.probe(MODEL, "samples")["samples"][:, 0]
+    probe = results.arrays(MODEL, "samples")
+    pictures, brightness = probe["samples"], probe["brightness"]
     n = len(pictures)
     drawing, axis = plt.subplots(figsize=(9.2, 9.2 * math.ceil(n / PER_ROW) / PER_ROW))
     _draw_rows(axis, [("", pictures[start : start + PER_ROW]) for start in range(0, n, PER_ROW)])
-    return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": pictures.mean((1, 2))}).assign(variant=MODEL)
+    return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": brightness}).assign(variant=MODEL)
 
 
 def coloured(pictures: Array, owners: Array) -> Array:
@@ -201,11 +200,6 @@ def _shown(results: Results, figure: str, probe: str) -> list[str]:
     """The variants of a figure that have a probe."""
     needed = results.paper.matching(results.paper.figures[figure].needs)
     return [variant for variant in needed if probe in results.paper.variants[variant].probes]
-
-
-def _array(results: Results, variant: str, name: str) -> Array:
-    """An array of `metrics.npz` of the first seed."""
-    return results.arrays[f"{variant}-seed-{results.seeds[0]}-{name}"]
 
 
 def _diagram(
@@ -238,11 +232,11 @@ def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:
 
 def _draw_nearest(axis: Axes, results: Results, variant: str) -> pd.DataFrame:
     """Draw templates in the order of their distances, each above its nearest template, as it is and as mapped."""
-    probe = results.probe(variant, "templates")
-    shown = probe["templates"] * probe["alphas"]
-    nearest, distances, mapped = (_array(results, variant, name) for name in ("nearest", "distances", "mapped"))
+    probe = results.arrays(variant, "templates")
+    shown = (probe["templates"] * probe["alphas"])[:, 0]
+    nearest, distances = probe["nearest"], probe["distances"]
     order = np.argsort(distances, kind="stable")
-    rows = [("template", shown[order, 0]), ("nearest", shown[nearest[order], 0]), ("mapped", mapped[order, 0])]
+    rows = [("template", shown[order]), ("nearest", shown[nearest[order]]), ("mapped", probe["mapped"][order])]
     _draw_rows(axis, rows)
     labels = [f"{each}, {nearest[each]}\n{distances[each]:.2f}" for each in order]
     tick_columns(axis, labels, shown.shape[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from recaps.papers.probabilistic.metrics import ROTATED
+from recaps.papers.probabilistic.record import ROTATED
 from recaps.report.results import Results
 from recaps.report.statistics import sd
 
