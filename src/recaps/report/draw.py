@@ -41,7 +41,7 @@ def table(name: str, results: Results, folder: Path) -> None:
 def figures(results: Results) -> None:
     """Write a paper's figures, and `shown.json`, which names the runs that they show, for their captions."""
     shown = {name: figure(name, results, results.folder) for name in results.paper.figures}
-    io.write_json(results.files.shown(results.name), shown)
+    io.write_json(results.files.shown(results.name), {name: text for name, text in shown.items() if text})
 
 
 def figure(name: str, results: Results, folder: Path, pictures: Sequence[str] = ()) -> str:

@@ -51,7 +51,7 @@ OF_RUN = (*RECORD_FILES, "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 #: Added to the caption of a figure that is kept.
-KEPT = "This is an earlier picture: it cannot be drawn again until its runs are made anew."
+KEPT = "This is an earlier picture and may lack the newest runs: it cannot be drawn again until its runs are made anew."
 
 
 def publish(
@@ -92,7 +92,7 @@ def publish(
 
 def draw_again(published: Path, config: Path) -> dict[str, Any]:
     """Draw the record again, from the published runs. Return the manifest. `config`: the folder with `scales/`."""
-    if not finished_papers(published):
+    if not published.exists():
         raise UserError(f"{published}: no published paper")
     with _replacing(published) as building:
         return _draw(building, published, config, _copy_record(published, building))
@@ -128,14 +128,15 @@ def _finish(results: Path) -> str:
 
 
 def _copy_record(published: Path, building: Path) -> dict[str, Sequence[str]]:
-    """Copy the records of all published runs, and the timings. Return the data sets that each paper left out."""
+    """Copy the records of all published runs, and the timings. Return the papers, each with the sets it left out."""
     if not published.exists():
         return {}
     shutil.copytree(published / "runs", building / "runs")
     for file in published.glob(str(FILES.timing("*", "*"))):
         _copy(file, building / file.relative_to(published))
     about = read_json(published / MANIFEST).get("papers", {})
-    return {name: about.get(name, {}).get("without", {}).get("sets", ()) for name in finished_papers(published)}
+    names = sorted(folder.name for folder in (published / "runs").iterdir())
+    return {name: about.get(name, {}).get("without", {}).get("sets", ()) for name in names}
 
 
 def _add(results: Layout, record: Layout, name: str, project: Project, allow_dirty: bool) -> None:
@@ -401,12 +402,13 @@ def _draw_paper(results: Results, published: Layout) -> list[str]:
         try:
             shown[figure] = draw.figure(figure, results, results.folder, ("png",))
         except Missing:
-            for file in (each for each in published.figure(name, figure) if each.exists()):
+            there = [file for file in published.figure(name, figure) if file.exists()]
+            for file in there:
                 shutil.copyfile(file, results.folder / file.name)
-                kept.append(figure)
-                shown[figure] = before.get(figure, "")
-    write_json(files.shown(name), shown)
-    return sorted(set(kept))
+            kept += [figure] if there else []
+            shown[figure] = before.get(figure, "")
+    write_json(files.shown(name), {figure: sentence for figure, sentence in shown.items() if sentence})
+    return kept
 
 
 def _marked(paper: Paper, kept: Collection[str]) -> Paper:

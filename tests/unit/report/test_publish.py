@@ -491,7 +491,8 @@ def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, mes
 
 def test_a_run_in_training_is_left_for_later(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0, 1))
-    results.metrics()[lambda rows: rows["seed"] == 0].to_csv(results.papers / "metrics.csv", index=False)
+    frame = results.metrics()
+    frame[frame["seed"] == 0].to_csv(results.papers / "metrics.csv", index=False)
     (results.run("dense", 1) / "numbers.csv").unlink()
     try_publish(results)
     runs = {path.parent.relative_to(published(results)).as_posix() for path in published(results).rglob("record.json")}
