@@ -137,9 +137,7 @@ class Paper(Section):
         """All sets that training, evaluation during training, latents, probes or records read."""
         variants = self.variants.values()
         used = {
-            snapshot_of(name)[0]
-            for variant in variants
-            for name in (variant.data, *variant.latents, *variant.images)
+            snapshot_of(name)[0] for variant in variants for name in (variant.data, *variant.latents, *variant.images)
         }
         return used | {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
 

@@ -47,7 +47,10 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
     """
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
-    needed = {key: _lacking((variant.data, *variant.latents, *variant.images), lacks) for key, variant in paper.variants.items()}
+    needed = {
+        key: _lacking((variant.data, *variant.latents, *variant.images), lacks)
+        for key, variant in paper.variants.items()
+    }
     gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}
     timings = {
         key: timing.model_copy(update={"variants": kept})

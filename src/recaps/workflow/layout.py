@@ -39,7 +39,7 @@ class Layout:
         return self.folder / "runs" / paper
 
     def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
-        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES`, the results of its heads, `MEASURED_FILES`."""
+        """Return the folder of a run: `RUN_FILES`, `READ_FILES`, the results of its heads and `MEASURED_FILES`."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str, variant: str, seed: int | str, key: str) -> Path:
