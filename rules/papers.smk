@@ -8,9 +8,9 @@ rule collect_metrics:
         files.metrics(),
     log:
         files.log("collect_metrics/{paper}"),
+    localrule: True
     conda:
         "../envs/recaps.yaml"
-    localrule: True
     params:
         code=plan.metrics_code,
         project=plan.measured,
