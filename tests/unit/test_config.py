@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from places import CONFIG
 
 from recaps import papers
 from recaps.config import manual
@@ -371,7 +370,7 @@ tables:
 figures:
   figure-1: {title: Time, caption: Of two., timings: [mixed], needs: []}
   figure-2: {title: Time of others, caption: Of none., timings: [turning], needs: []}
-  figure-3: {title: Images, caption: Of two., sets: [affnist/test, fashion-mnist/test], needs: []}
+  figure-3: {title: Images, caption: Of two., needs: [both, fashion]}
   figure-4: {title: Drawn, caption: From nothing., needs: []}
 """
 
@@ -422,19 +421,11 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert list(paper.figures) == ["figure-1", "figure-3", "figure-4"]
     assert lost.outputs == {"table-2": "Turned", "figure-2": "Time of others"}
     assert [paper.matching(table.needs) for table in paper.tables.values()] == [("plain", "fashion")] * 2
-    assert paper.figures["figure-3"].sets == ("fashion-mnist/test",)
+    assert paper.figures["figure-3"].needs == ("fashion",)
     assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
     assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
-
-
-def test_a_figure_that_names_the_first_seed_shows_no_other() -> None:
-    every = load({"scale": "paper"}, CONFIG).papers.items()
-    figures = {f"{name}/{key}": figure for name, paper in every for key, figure in paper.figures.items()}
-    named = {key for key, figure in figures.items() if "first seed" in figure.caption.lower()}
-    assert named
-    assert named <= {key for key, figure in figures.items() if figure.first_seed}
 
 
 def test_captions_name_what_is_left_out(toy: Path) -> None:
@@ -444,12 +435,12 @@ def test_captions_name_what_is_left_out(toy: Path) -> None:
         "table-1": "Three. Left out, as it needs mnist-rotated: turned.",
         "table-3": "Four. Left out, as they need affnist, mnist-rotated: both, turned.",
         "figure-1": "Of two. Left out, as it needs mnist-rotated: turned.",
-        "figure-3": "Of two. Left out, as it needs affnist: affnist/test.",
+        "figure-3": "Of two. Left out, as it needs affnist: both.",
         "figure-4": "From nothing.",
     }
 
 
-PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion], sets: [fashion-mnist/test]}\n"
+PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion]}\n"
 
 
 @pytest.mark.parametrize(
@@ -462,7 +453,7 @@ PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion], 
         (["toy/plain", "toy/fashion"], False, None),
     ],
 )
-def test_a_figure_of_variants_depends_on_them_whatever_its_sets(
+def test_a_figure_depends_on_its_variants(
     tmp_path: Path, config: Path, names: list[str], whole: bool, caption: str | None
 ) -> None:
     write_paper(tmp_path, "toy", TOY + (PAIR.replace("}", ", whole: true}") if whole else PAIR))
@@ -470,6 +461,20 @@ def test_a_figure_of_variants_depends_on_them_whatever_its_sets(
     figure = project.papers["toy"].figures.get("figure-5")
     assert (figure and figure.caption) == caption
     assert ("figure-5" in project.left_out["toy"].outputs) == (caption is None)
+
+
+def test_a_variant_depends_on_the_images_of_its_record(tmp_path: Path, config: Path) -> None:
+    fashion = "fashion: {<<: *plain, images: [affnist/test], beside: [plain],"
+    write_paper(tmp_path, "toy", TOY.replace("fashion: {<<: *plain,", fashion))
+    assert "affnist/test" in without(tmp_path, "toy/both").papers["toy"].used_sets
+    assert without(tmp_path, "affnist").left_out["toy"].variants == {"fashion": ("affnist",), "both": ("affnist",)}
+    assert without(tmp_path, "toy/both").papers["toy"].variants["fashion"].beside == ("plain",)
+    assert without(tmp_path, "toy/plain").papers["toy"].variants["fashion"].beside == ()
+    write_paper(tmp_path, "mistaken", TOY.replace("fashion: {<<: *plain,", fashion.replace("[plain]", "[plane]")))
+    with pytest.raises(
+        UserError, match=r"variants.fashion.beside: no variant 'plane' in this paper \(did you mean 'plain'\?\)"
+    ):
+        load({"papers": ["mistaken"]}, config, tmp_path)
 
 
 def test_a_paper_without_the_set_stays_whole(toy: Path) -> None:
