@@ -27,9 +27,10 @@ import pandas as pd
 from recaps.command import command
 from recaps.config.heads import Head, Protocol
 from recaps.config.load import Project, check, load
-from recaps.config.variant import Paper, Variant
+from recaps.config.variant import Paper
 from recaps.datasets import catalogue
 from recaps.errors import Missing, UserError, nearest
+from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER
 from recaps.report import collect, draw, html, scorecard
@@ -39,6 +40,9 @@ from recaps.report.measured import METRICS, dirty, finished_papers, head_results
 from recaps.report.results import Results, of_project
 from recaps.workflow import layout
 from recaps.workflow.layout import RECORD_FILES, Layout
+from recaps.workflow.plan import Plan
+from recaps.workflow.receipts import changed, refuse
+from recaps.workflow.state import State
 
 #: Rows kept of a run's history, besides its first tenth and the rows with a test error.
 MOST_ROWS = 100
@@ -143,7 +147,10 @@ def _add(results: Layout, record: Layout, name: str, project: Project, allow_dir
     """Copy the finished runs and the timings of a paper to the record."""
     paper = project.papers[name]
     runs = _finished(results, name, paper)
-    made = [_check_run(run, project, name) for run in runs]
+    seeds = tuple(sorted({_seed(run) for run in runs})) or None
+    place = {"results": str(results.folder.parent), "seeds": seeds}
+    state = State(Plan(project.model_copy(update={"config": project.config.model_copy(update=place)})))
+    made = [_check_run(run, state, name) for run in runs]
     for run in runs:
         shutil.rmtree(target := record.folder / run.relative_to(results.folder), ignore_errors=True)
         for file in (run / file for file in OF_RUN if (run / file).exists()):
@@ -180,15 +187,17 @@ def _seed(run: Path) -> int:
     return int(run.name.removeprefix("seed-"))
 
 
-def _check_run(run: Path, project: Project, name: str) -> dict[str, Any]:
+def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
     """Raise a UserError if a run must not be published. Return its record."""
     record = dict(read_json(run / "record.json"))
     if stand_in([record]) or any(result.get("stand_in") for _, _, result in head_results(run)):
         raise UserError(f"{run}: made from stand-in data, which is never published; run a scale with official data")
     if own := record.get("dataset", {}).get("own"):
         raise UserError(f"{run}: made from your own data ({own}), which are never published")
-    if other := _other_settings(run, project, name):
-        raise UserError(f"{run}: {other} than today; run it again, or move this folder away")
+    refuse(changed(run / file for file in OF_RUN if (run / file).exists()))
+    jobs = state.plan.jobs_of(name, run.parent.name, _seed(run))
+    if differing := next((f"{job}: {text}" for job in jobs if (text := state.difference(job))), ""):
+        raise UserError(f"{run}: {differing}; run it again, or move this folder away")
     return record
 
 
@@ -214,11 +223,12 @@ def _other_settings(run: Path, project: Project, name: str) -> str:
     paper, config = project.papers[name], read_json(run / "config.json")
     if (variant := paper.variants.get(run.parent.name)) is None:
         return "of a variant that is no more"
-    own = {key: config[key] for key in ("model", "training")}
+    today = variant.model_dump(mode="json", include={"model", "training"})
     data, now = read_json(run / "record.json")["dataset"]["name"], project.resolve(variant.data).split("/")[0]
     try:
-        if check(Variant, variant.model_dump(mode="json") | own, "") != variant:
-            return "trained with other settings"
+        was, planned = ({"settings": {key: each[key] for key in ("model", "training")}} for each in (config, today))
+        if found := differences(was, planned):
+            return f"trained with other settings ({'; '.join(found)})"
         if data != now:
             return f"trained on {data} instead of {now}, so with other data"
         for head, protocol, result in head_results(run):

@@ -115,15 +115,15 @@ class Results:
         Raises:
             Missing: there are none.
         """
-        seed = self.seed_with_arrays(variant) if seed is None else seed
+        seed = self.seeds_with_arrays(variant)[0] if seed is None else seed
         found = record.read_arrays(self.run(variant, seed), part)
         self.shown.add((variant, seed))
         return found
 
-    def seed_with_arrays(self, variant: str) -> int:
-        """The first seed of a variant whose record has arrays; its first seed if there is none."""
+    def seeds_with_arrays(self, variant: str) -> list[int]:
+        """The seeds of a variant whose records have arrays; its first seed if there are none."""
         seeds = self.own_seeds[variant]
-        return next((seed for seed in seeds if layout.arrays(self.run(variant, seed)).exists()), seeds[0])
+        return [seed for seed in seeds if layout.arrays(self.run(variant, seed)).exists()] or [seeds[0]]
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed if none is given."""

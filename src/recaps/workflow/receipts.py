@@ -72,17 +72,16 @@ class Receipts:
         found = self.places.get(place(files))
         return found if found is not None and all(file in self._outputs for file in files) else None
 
-    def data(self, inputs: Iterable[Path]) -> dict[str, str]:
-        """Return the digests of a job's inputs that have receipts, by their names; those of a data set as one."""
-        found: dict[str, str] = {}
+    def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
+        """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt."""
+        found: dict[str, str | None] = {}
         for file in inputs:
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:
                 name, about = os.path.relpath(file, self.folder), self._outputs.get(file, {})
                 digest = about.get("content", about.get("sha256"))
-            if digest:
-                found[name] = digest
+            found[name] = digest
         return found
 
     def check(self, *, refresh: bool = True, whole: bool = False) -> list[Path]:

@@ -20,6 +20,8 @@ from recaps.papers import FOLDER
 from recaps.report import html, scorecard
 from recaps.report.draw import markdown
 from recaps.workflow.layout import Layout
+from recaps.workflow.plan import Plan
+from recaps.workflow.receipts import Receipts, receipt
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -117,8 +119,22 @@ class Tree:
         for name in paper.timings:
             self.files.timing(self.paper, name).parent.mkdir(exist_ok=True)
             self.files.timing(self.paper, name).write_text(json.dumps(TIMING))
+        self.sign()
         self.score()
         return self
+
+    def sign(self) -> None:
+        """Write the receipts of all runs, as the jobs that make them do. Weights and latents are deleted since."""
+        place = {"results": str(self.root.parent)}
+        plan = Plan(self.project.model_copy(update={"config": self.project.config.model_copy(update=place)}))
+        for job in (job for run in plan.runs() for job in plan.jobs_of(*run)):
+            data, outputs = Receipts(self.root).data(map(Path, job.inputs)), [Path(file) for file in job.outputs]
+            deleted = [file for file in outputs if not file.exists()]
+            with receipt(outputs, job.identity() | {"data": data}):
+                for file in deleted:
+                    file.touch()
+            for file in deleted:
+                file.unlink()
 
     def metrics(self, *, stand_in: bool = False, shift: float = 0.0) -> pd.DataFrame:
         rows = []

@@ -219,6 +219,7 @@ def test_a_run_that_is_published_again_replaces_the_old_one(tree: Callable[..., 
     file = results.run("dense", 1) / "numbers.csv"
     file.write_text(file.read_text().replace("loss-last-fifth,2.", "loss-last-fifth,7."))
     assert "loss-last-fifth,7." in file.read_text()
+    results.sign()
     try_publish(results)
     metrics = pd.read_csv(published(results) / "papers/sparse/metrics.csv").set_index(["variant", "seed", "metric"])
     assert 7.4 < metrics.loc[("dense", 1, "loss-last-fifth"), "value"] < 7.6
@@ -246,24 +247,49 @@ def _train_longer(folder: Path, variant: str = "dense", seed: int = 0) -> None:
     file.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("file", ["config.json", "record.json", "heads.json"])
-def test_new_runs_of_other_settings_are_refused(tree: Callable[..., Any], file: str) -> None:
+@pytest.mark.parametrize("file", ["config.json", "record.json", "heads.json", "numbers.csv", "history.csv"])
+def test_an_edited_run_is_refused(tree: Callable[..., Any], file: str) -> None:
     results = tree(seeds=(0,))
     path = results.run("dense", 0) / file
-    about = json.loads(path.read_text())
-    if file == "config.json":
-        about["training"]["steps"] += 1
-    elif file == "record.json":
-        about["dataset"]["name"] = "mnist-shifted"
-    else:
-        about["svm"]["mnist"]["head"]["C"] = 2.5
-    path.write_text(json.dumps(about))
-    what = {
-        "config.json": "trained with other settings",
-        "record.json": "other data",
-        "heads.json": r"measured \(head svm, protocol mnist\) with other settings or data",
-    }
-    with pytest.raises(UserError, match=rf"runs/sparse/.*{what[file]} than today; run it again"):
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(UserError, match=rf"{file}: changed since it was made"):
+        try_publish(results)
+    assert not published(results).exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "where", "what"),
+    [
+        (
+            "config.json",
+            ("settings", "training", "steps"),
+            r"training of sparse/dense, seed 0: training.steps: 7 -> \d+",
+        ),
+        ("config.json", ("modules", "recaps.nn.losses"), "training of sparse/dense, seed 0: recaps.nn.losses changed"),
+        (
+            "heads.json",
+            ("settings", "svm", "mnist", "head", "C"),
+            "heads of sparse/dense, seed 0: svm.mnist.head.C: 7 -> ",
+        ),
+        ("heads.json", ("data", "runs/sparse/dense/seed-0/latents.npz"), "latents.npz changed"),
+    ],
+)
+def test_what_differs_from_the_plan_is_refused(
+    tree: Callable[..., Any], stage: str, where: tuple[str, ...], what: str
+) -> None:
+    results = tree(seeds=(0,))
+    receipt = results.run("dense", 0) / ".made" / f"{stage}.json"
+    about = json.loads(receipt.read_text())
+    part = about["identity"]
+    for key in where[:-1]:
+        part = part[key]
+    assert where[-1] in part
+    part[where[-1]] = 7 if where[0] == "settings" else "7" * 16
+    receipt.write_text(json.dumps(about))
+    with pytest.raises(UserError, match=rf"{what}.*; run it again, or move this folder away"):
+        try_publish(results)
+    shutil.rmtree(receipt.parent)
+    with pytest.raises(UserError, match="nothing says what made it"):
         try_publish(results)
     assert not published(results).exists()
 
@@ -295,6 +321,7 @@ def test_runs_before_identities_are_counted(tree: Callable[..., Any]) -> None:
     try_publish(results)
     assert "before identities" not in page_of(results)
     file.write_text(json.dumps({**json.loads(file.read_text()), "origin": "before identity"}))
+    results.sign()
     try_publish(results)
     runs = 2 * len(results.project.papers["sparse"].variants)
     assert f"<li>1 of {runs} runs were made before identities were recorded.</li>" in page_of(results)
@@ -330,6 +357,7 @@ def test_a_history_is_thinned(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     file = results.run("dense", 0) / "history.csv"
     pd.DataFrame({"step": range(1000), "loss": 1.0}).to_csv(file, index=False)
+    results.sign()
     assert run_publish(results) == 0
     history = pd.read_csv(published(results) / file.relative_to(results.root))
     steps = history["step"].tolist()
@@ -344,6 +372,7 @@ def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
     history = pd.DataFrame({"step": range(1, 1001), "loss": 1.0})
     history["test_error"] = [float(step) if step % 50 == 0 else None for step in history["step"]]
     history.to_csv(file, index=False)
+    results.sign()
     assert run_publish(results) == 0
     kept = pd.read_csv(published(results) / file.relative_to(results.root))
     assert kept["test_error"].dropna().tolist() == list(range(50, 1001, 50))
@@ -351,6 +380,7 @@ def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
     assert len(kept) == 100 + 18 + publish.MOST_ROWS
     assert kept["step"].is_monotonic_increasing
     shutil.copyfile(published(results) / file.relative_to(results.root), file)
+    results.sign()
     assert run_publish(results) == 0
     assert pd.read_csv(published(results) / file.relative_to(results.root)).equals(kept), "thinned twice"
 
@@ -359,6 +389,7 @@ def test_a_history_has_six_digits(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     file = results.run("dense", 0) / "history.csv"
     file.write_text("step,loss,test_error\n12345678,0.123456789012345,\n12345679,1e-09,2.5\n")
+    results.sign()
     assert run_publish(results) == 0
     kept = (published(results) / file.relative_to(results.root)).read_text()
     assert kept == "step,loss,test_error\n12345678,0.123457,\n12345679,1e-09,2.5\n"
@@ -618,6 +649,7 @@ def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None
     noise = np.random.default_rng(0).bytes(publish.MOST_BYTES + 1)
     arrays = {"values": np.zeros(4), "noise": np.frombuffer(noise, np.uint8)}
     npz.save_parts(results.run("dense", 0) / "arrays.npz", {"values": arrays})
+    results.sign()
     with pytest.raises(UserError, match=r"desk: 3.* MB, more than the limit of 30 MB"):
         try_publish(results)
     assert list(published(results).parent.iterdir()) == []
