@@ -16,6 +16,8 @@ from recaps.workflow.receipts import Receipts, refuse
 
 #: Results to make again that a start names.
 SHOWN = 10
+#: Why results without a receipt are made again.
+UNKNOWN = "nothing says what made it"
 
 
 class State:
@@ -57,13 +59,16 @@ class State:
 
     def reason(self, job: Job) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
-        if not all(os.path.exists(file) for file in job.outputs):
-            return ""
+        return self.difference(job) if all(os.path.exists(file) for file in job.outputs) else ""
+
+    def difference(self, job: Job) -> str:
+        """Return in what a job's outputs differ from the plan, whether they are still there or not."""
         receipt = self.receipts.of(job.outputs)
-        if receipt is None:
-            return "nothing says what made it"
-        planned = job.identity() | {"data": self.receipts.data(map(Path, job.inputs))}
-        return "; ".join(differences(receipt["identity"], planned))
+        return "; ".join(differences(receipt["identity"], self.planned(job))) if receipt else UNKNOWN
+
+    def planned(self, job: Job) -> dict[str, Any]:
+        """Return the identity that a job's outputs should have."""
+        return job.identity() | {"data": self.receipts.data(map(Path, job.inputs))}
 
     def to_repeat(self, stage: str, names: Mapping[str, Any]) -> Iterable[str]:
         """Return the outputs of a job if they do not match the plan. The first time, a line says why."""
