@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,23 @@ class State:
         """End the process with one line if results have changed since they were made. `dry`: write no file."""
         with exits():
             refuse(self.receipts.check(refresh=not dry))
+
+    def again(self, workflow: Any) -> Callable[..., Callable[[Any], list[str]]]:
+        """Return a function of a stage that returns an input function without files.
+
+        Snakemake calls this one for each job of the stage; it makes Snakemake repeat those whose results do not match
+        the plan. The stage's names that are no wildcards of its rule are given with the stage.
+        """
+
+        def again(stage: str, **names: Any) -> Callable[[Any], list[str]]:
+            def none(wildcards: Any) -> list[str]:
+                if workflow.is_main_process:
+                    workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
+                return []
+
+            return none
+
+        return again
 
     def reason(self, job: Job) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
