@@ -23,7 +23,7 @@ N ?= 50
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help environment demo test test-cluster faults slurm lint format bench estimate publish compare rulegraph lock clean-smoke clean
+.PHONY: help environment demo test test-cluster faults slurm lint format bench estimate publish compare verify rulegraph lock clean-smoke clean
 
 help: ## Show this list
 	@echo "make <target>"
@@ -110,6 +110,9 @@ publish: environment ## Copy finished runs to results/published/SCALE, draw all 
 
 compare: environment ## Compare your own results with the published ones (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
+
+verify: environment ## Compare every result with the checksum in its receipt (make verify SCALE=desk)
+	@$(BIN)/python -m recaps verify --scale $(SCALE)
 
 rulegraph: environment ## Draw the graph of the rules, docs/rulegraph.svg (needs graphviz)
 	@$(BIN)/snakemake --rulegraph dot --config scale=desk 'papers=[sparse, discriminative]' -- report 2>/dev/null \

@@ -2,8 +2,8 @@
 
 The rules' script and `python -m recaps run` call them. A stage gets a job with `input`, `output`, `params`,
 `wildcards`, `config`, `resources`, `threads` and `scriptdir`, as Snakemake passes them to scripts, and calls one
-function of the library. Each stage imports that function itself: this keeps other stages' code out of its fingerprint,
-and lets `recaps.workflow.job` open the log and set the number of threads first.
+function of the library. Each stage imports that function itself: this keeps other stages' code out of its identity, and
+lets `recaps.workflow.job` open the log and set the number of threads first.
 """
 
 from __future__ import annotations
