@@ -186,9 +186,11 @@ class Plan:
         return str(self.files.report())
 
     def paper(self, name: str) -> list[str]:
-        """Return all files of one paper: tables, figures, metrics, and the inputs of these."""
+        """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
         inputs = self.metrics_inputs(SimpleNamespace(paper=name))
-        return [*self.tables(name), *self.figures(name), str(self.files.metrics(name)), *inputs]
+        runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
+        drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
+        return list(dict.fromkeys([*drawn, *inputs, *runs]))
 
     def papers(self) -> list[str]:
         """Return all files of all papers."""
