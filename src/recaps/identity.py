@@ -33,7 +33,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
     An option that `was` lacks, because it is newer, has its default there. A part that one of the two lacks is not
     compared: a plan knows no digests of data that are not there yet.
     """
-    found = []
+    found: list[str] = []
     for part, compared in _PARTS.items():
         if part in was and part in now:
             found += compared(was[part], now[part])

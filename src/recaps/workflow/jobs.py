@@ -12,7 +12,10 @@ from recaps.identity import Identity, key
 class Names(dict[str, Any]):
     """Values by name, also as attributes, as Snakemake passes wildcards to functions and scripts."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 @dataclass(frozen=True, eq=False)

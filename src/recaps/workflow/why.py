@@ -51,8 +51,10 @@ def orphans(plan: Plan) -> Iterator[Path]:
     state = State(plan)
     for file in sorted(plan.files.folder.glob(f"checkpoints/*/*/seed-*/*/{IDENTITY}")):
         job = planned.get("/".join(file.parts[-5:-2]))
-        identity = job and job.identity() | {"data": state.receipts.data(map(Path, job.inputs))}
-        if (identity is None or differences(read_json(file), identity)) and not lease.holder(file.parents[1]):
+        needed = job is not None and not differences(
+            read_json(file), job.identity() | {"data": state.receipts.data(map(Path, job.inputs))}
+        )
+        if not needed and not lease.holder(file.parents[1]):
             yield file.parent
 
 
