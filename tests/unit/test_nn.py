@@ -13,7 +13,8 @@ from torch import Tensor
 from recaps.errors import UserError
 from recaps.nn import convolution, kernels, layers, precision, winograd
 from recaps.nn.layers import Votes
-from recaps.nn.losses import correct, margin_loss
+from recaps.nn.losses.classes import correct
+from recaps.nn.losses.margin import margin_loss
 from recaps.nn.routing import dynamic
 from recaps.nn.routing.dynamic import compiled_dynamic_routing, dynamic_routing
 from recaps.nn.routing.interface import Routed
