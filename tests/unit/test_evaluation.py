@@ -20,7 +20,7 @@ from recaps.evaluation.heads import classifier, evaluate, evaluate_all, features
 from recaps.evaluation.inference import read_model
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
-from recaps.nn.losses import correct
+from recaps.nn.losses.classes import correct
 from recaps.training.run import train
 from recaps.training.saved import load_model
 from recaps.workflow.layout import RUN_FILES

@@ -13,7 +13,8 @@ from torch import Tensor
 from recaps.errors import UserError
 from recaps.nn import convolution, kernels, layers, precision, winograd
 from recaps.nn.layers import Votes
-from recaps.nn.losses import correct, margin_loss
+from recaps.nn.losses.classes import correct
+from recaps.nn.losses.margin import margin_loss
 from recaps.nn.routing import dynamic
 from recaps.nn.routing.dynamic import compiled_dynamic_routing, dynamic_routing
 from recaps.nn.routing.interface import Routed
@@ -280,7 +281,7 @@ def test_float32_products_are_not_rounded_to_bfloat16(shape: tuple[int, ...]) ->
 def test_where_onednn_multiplies_float32_matrices(
     vendor: str, vectors: str, amx: bool, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "_cpuinfo", {"vendor_id": vendor}.get)
+    monkeypatch.setattr(devices, "cpuinfo", {"vendor_id": vendor}.get)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
     products = torch.backends.mkldnn.matmul

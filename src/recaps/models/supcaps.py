@@ -9,7 +9,9 @@ from torch.nn.functional import one_hot
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
 from recaps.models.options import SupCapsOptions, Supervised
-from recaps.nn.losses import correct, margin_loss, summed_squared_error
+from recaps.nn.losses.classes import correct
+from recaps.nn.losses.margin import margin_loss
+from recaps.nn.losses.squares import summed_squared_error
 
 
 class SupCaps(CapsuleNetwork):

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from recaps.models.model import Batch, Model
 from recaps.models.options import VAEOptions
-from recaps.nn.losses import summed_squared_error
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 
 

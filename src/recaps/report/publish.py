@@ -226,8 +226,8 @@ def _other_settings(run: Path, project: Project, name: str) -> str:
     today = variant.model_dump(mode="json", include={"model", "training"})
     data, now = read_json(run / "record.json")["dataset"]["name"], project.resolve(variant.data).split("/")[0]
     try:
-        was, planned = ({"settings": {key: each[key] for key in ("model", "training")}} for each in (config, today))
-        if found := differences(was, planned):
+        trained, planned = ({"settings": {key: each[key] for key in ("model", "training")}} for each in (config, today))
+        if found := differences(trained, planned):
             return f"trained with other settings ({'; '.join(found)})"
         if data != now:
             return f"trained on {data} instead of {now}, so with other data"

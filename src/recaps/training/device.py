@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 import torch
 
 from recaps.errors import UserError
-from recaps.training.machine import cpuinfo
 
 NAMES = ("auto", "cpu", "cuda")
 
@@ -92,3 +91,12 @@ def resolve(device: torch.device, precision: str) -> str:
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     return "bf16" if device.type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16") else "float32"
+
+
+def cpuinfo(key: str) -> str:
+    """Return a line of Linux's description of the processor, or an empty text."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].strip() for line in file if line.startswith(key)), "")
+    except OSError:
+        return ""

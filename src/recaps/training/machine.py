@@ -7,6 +7,8 @@ import sys
 
 import torch
 
+from recaps.training.device import cpuinfo
+
 
 def describe(device: torch.device) -> str:
     """Return the device's name, for records."""
@@ -28,12 +30,3 @@ def peak_memory(device: torch.device) -> int:
 
 def _processor() -> str:
     return cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def cpuinfo(key: str) -> str:
-    """Return a line of Linux's description of the processor, or an empty text."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith(key)), "")
-    except OSError:
-        return ""

@@ -8,7 +8,7 @@ import torch
 
 from recaps.config.training import Training
 from recaps.models.model import Model
-from recaps.nn.losses import correct
+from recaps.nn.losses.classes import correct
 from recaps.training.batches import view
 from recaps.training.images import Images
 

@@ -1,7 +1,8 @@
 """Digests of code: of given modules and of all modules of this package that they import.
 
 They tell which code a result was computed with. Editing EM routing makes the EM runs new; editing a figure makes no run
-new. Comments, docstrings, formatting, what is printed or logged, and texts of errors do not change a digest.
+new. Comments, docstrings, formatting, what is printed or logged, texts of errors, and annotations of arguments, such as
+bounds of a routing's options, do not change a digest.
 Housekeeping has none: settings count by their values, and leases, records and the like compute nothing.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
@@ -285,6 +286,8 @@ def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None
         return
     words.append(type(node).__name__)
     for key in node._fields:
+        if key == "returns" or (key == "annotation" and isinstance(node, ast.arg)):
+            continue
         value = getattr(node, key, None)
         items = value if isinstance(value, list) else (value,)
         if items.count(None) == len(items):

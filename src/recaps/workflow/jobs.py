@@ -13,10 +13,9 @@ class Names(dict[str, Any]):
     """Values by name, also as attributes, as Snakemake passes wildcards to functions and scripts."""
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from recaps.models import build
 from recaps.nn import kernels
 from recaps.nn.fields import everything
 from recaps.nn.kernels import connectionist, em, similarity
-from recaps.nn.losses import spread_loss
+from recaps.nn.losses.spread import spread_loss
 from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, coordinates
 from recaps.nn.routing.interface import matrix_votes
 from recaps.papers.consensus import probes

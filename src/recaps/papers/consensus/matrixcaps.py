@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from recaps.models.model import Batch, Model
 from recaps.nn import kernels
 from recaps.nn.fields import Fields, convolutional, everything
-from recaps.nn.losses import spread_loss
+from recaps.nn.losses.spread import spread_loss
 from recaps.nn.matrix_capsules import PrimaryMatrixCapsules, Transformations, coordinates
 from recaps.nn.routing import registry
 from recaps.nn.routing.interface import Consensus

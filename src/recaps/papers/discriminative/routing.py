@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.kernels import SQUASH
-from recaps.nn.losses import present_classes
+from recaps.nn.losses.classes import present_classes
 from recaps.nn.routing.interface import Routed
 from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.squash import squash

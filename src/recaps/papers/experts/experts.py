@@ -20,7 +20,7 @@ from recaps.errors import UserError
 from recaps.models.model import Batch, Model, learning_rate
 from recaps.nn.convolution import Convolution
 from recaps.nn.layers import Votes
-from recaps.nn.losses import summed_squared_error
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import backward, float32
 from recaps.nn.routing.cosine import cosine_coupling

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recaps.config.training import Training
 from recaps.models.model import Batch, Model, learning_rate
-from recaps.nn.losses import summed_squared_error
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import float32
 from recaps.papers.experts.options import RBMOptions

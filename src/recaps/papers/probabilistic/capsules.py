@@ -17,7 +17,7 @@ from torch.nn.functional import elu
 from recaps.config.training import Training
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import ISAB, PMA, AttentivePooling
-from recaps.nn.losses import summed_squared_error
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import float32
 from recaps.npz import Array

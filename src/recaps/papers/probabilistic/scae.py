@@ -22,7 +22,8 @@ from recaps.models.model import Batch, Model
 from recaps.nn.attention import AttentivePooling
 from recaps.nn.convolution import Convolution, size_after
 from recaps.nn.initial import initialise, truncated_normal
-from recaps.nn.losses import correct, summed_squared_error
+from recaps.nn.losses.classes import correct
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.poses import compose, warp
 from recaps.nn.precision import float32

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
-from recaps.nn.losses import summed_squared_error
+from recaps.nn.losses.squares import summed_squared_error
 from recaps.papers.sparse.options import SparseCapsOptions
 
 

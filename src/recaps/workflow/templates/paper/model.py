@@ -6,7 +6,8 @@ from torch import Tensor
 
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork
-from recaps.nn.losses import correct, margin_loss
+from recaps.nn.losses.classes import correct
+from recaps.nn.losses.margin import margin_loss
 from recaps.workflow.templates.paper.options import ExampleOptions
 
 
