@@ -565,10 +565,12 @@ class Plan:
             if settings.tables:
                 add("draw_tables", self.shown(paper, settings.tables.values()), self.tables(paper), **names)
             if settings.figures:
-                add("draw_figures", self.shown(paper, settings.figures.values()), self.figures(paper), **names)
+                drawn = [*self.figures(paper), str(self.files.shown(paper))]
+                add("draw_figures", self.shown(paper, settings.figures.values()), drawn, **names)
         add("score_claims", [*self.claims(), *self.metrics(), *self.records()], self.scorecard())
         drawn = [*self.scorecard(), *self.tables(), *self.figures(), *self.metrics(), *self.heads(), *self.timings()]
-        add("build_report", [*drawn, *self.records(), *self.datasets()], [self.report()])
+        shown = [str(self.files.shown(name)) for name, paper in self.project.papers.items() if paper.figures]
+        add("build_report", [*drawn, *shown, *self.records(), *self.datasets()], [self.report()])
         return made
 
     def as_snakemake(self, job: Job, threads: int | None = None) -> Names:
