@@ -34,9 +34,12 @@ def pushed(made: Repository) -> Repository:
 def test_a_clone_has_nothing_to_do(pushed: Repository, tmp_path: Path) -> None:
     clone = pushed.clone(tmp_path / "clone")
     clone.dvc("pull", "--quiet")
+    assert not (clone.folder / ".snakemake").exists(), "the receipts alone tell what made the results"
     assert clone.changed() == set()
     assert clone.planned() == set()
     assert clone.repro()[0] == []
+    assert "Nothing to be done" in clone.run("snakemake", *SMOKE).output
+    assert clone.changed() == set(), "a start that finds other times changes no receipt"
 
 
 def test_a_second_machine_redraws_without_training(pushed: Repository, tmp_path: Path) -> None:
