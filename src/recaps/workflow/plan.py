@@ -189,9 +189,11 @@ class Plan:
         return str(self.files.report())
 
     def paper(self, name: str) -> list[str]:
-        """Return all files of one paper: tables, figures, metrics, and the inputs of these."""
+        """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
         inputs = self.metrics_inputs(SimpleNamespace(paper=name))
-        return [*self.tables(name), *self.figures(name), str(self.files.metrics(name)), *inputs]
+        runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
+        drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
+        return list(dict.fromkeys([*drawn, *inputs, *runs]))
 
     def papers(self) -> list[str]:
         """Return all files of all papers."""
@@ -583,10 +585,12 @@ class Plan:
             if settings.tables:
                 add("draw_tables", self.shown(paper, settings.tables.values()), self.tables(paper), **names)
             if settings.figures:
-                add("draw_figures", self.shown(paper, settings.figures.values()), self.figures(paper), **names)
+                drawn = [*self.figures(paper), str(self.files.shown(paper))]
+                add("draw_figures", self.shown(paper, settings.figures.values()), drawn, **names)
         add("score_claims", [*self.claims(), *self.metrics(), *self.records()], self.scorecard())
         drawn = [*self.scorecard(), *self.tables(), *self.figures(), *self.metrics(), *self.heads(), *self.timings()]
-        add("build_report", [*drawn, *self.records(), *self.datasets()], [self.report()])
+        shown = [str(self.files.shown(name)) for name, paper in self.project.papers.items() if paper.figures]
+        add("build_report", [*drawn, *shown, *self.records(), *self.datasets()], [self.report()])
         return made
 
     def as_snakemake(self, job: Job, threads: int | None = None) -> Names:
