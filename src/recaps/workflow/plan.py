@@ -375,11 +375,13 @@ class Plan:
         return values
 
     def measured_variant(self, wildcards: Any) -> dict[str, Any]:
-        """Return `measured` with the run's variant and those beside it alone."""
+        """Return `measured` with the run's variant and those beside it alone, and without other seeds."""
         values, name = self.measured(wildcards), wildcards.variant
+        values["config"]["seeds"] = values["scale"]["seeds"] = [int(wildcards.seed)]
         every = values["papers"][wildcards.paper]["variants"]
         kept = [name, *every[name]["beside"]]
-        values["papers"][wildcards.paper] |= {"variants": {each: every[each] for each in kept}, "timings": {}}
+        values["papers"][wildcards.paper] |= {"variants": {each: every[each] | {"seeds": None} for each in kept}}
+        values["papers"][wildcards.paper]["timings"] = {}
         return values
 
     def drawing(self, paper: str, kind: str) -> dict[str, Callable[[Any], Any]]:
