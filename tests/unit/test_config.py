@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from places import CONFIG
 
 from recaps import papers
 from recaps.config import manual
@@ -359,7 +358,7 @@ heads: {argmax: {kind: argmax, features: scores}}
 variants:
   plain: &plain {title: Plain, model: {family: convnet}, data: mnist/train}
   fashion: {<<: *plain, title: Fashion, data: fashion-mnist/train}
-  both: {<<: *plain, title: Both, latents: {mnist/test: null, affnist/test: null}}
+  both: {<<: *plain, title: Both, latents: {mnist/test: null}, images: [affnist/test], beside: [turned]}
   turned: {<<: *plain, title: Turned, data: mnist-rotated/train}
 timings:
   mixed: {variants: [fashion, turned]}
@@ -371,7 +370,7 @@ tables:
 figures:
   figure-1: {title: Time, caption: Of two., timings: [mixed], needs: []}
   figure-2: {title: Time of others, caption: Of none., timings: [turning], needs: []}
-  figure-3: {title: Images, caption: Of two., sets: [affnist/test, fashion-mnist/test], needs: []}
+  figure-3: {title: Images, caption: Of two., needs: [both, fashion]}
   figure-4: {title: Drawn, caption: From nothing., needs: []}
 """
 
@@ -422,19 +421,25 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert list(paper.figures) == ["figure-1", "figure-3", "figure-4"]
     assert lost.outputs == {"table-2": "Turned", "figure-2": "Time of others"}
     assert [paper.matching(table.needs) for table in paper.tables.values()] == [("plain", "fashion")] * 2
-    assert paper.figures["figure-3"].sets == ("fashion-mnist/test",)
+    assert paper.figures["figure-3"].needs == ("fashion",)
     assert {name: timing.variants for name, timing in paper.timings.items()} == {"mixed": ("fashion",)}
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
     assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
 
 
-def test_a_figure_that_names_the_first_seed_shows_no_other() -> None:
-    every = load({"scale": "paper"}, CONFIG).papers.items()
-    figures = {f"{name}/{key}": figure for name, paper in every for key, figure in paper.figures.items()}
-    named = {key for key, figure in figures.items() if "first seed" in figure.caption.lower()}
-    assert named
-    assert named <= {key for key, figure in figures.items() if figure.first_seed}
+def test_a_record_does_without_the_runs_beside_it_that_are_left_out(toy: Path) -> None:
+    assert without(toy).papers["toy"].variants["both"].beside == ("turned",)
+    assert without(toy, "mnist-rotated").papers["toy"].variants["both"].beside == ()
+    assert without(toy, "toy/turned").papers["toy"].variants["both"].beside == ()
+
+
+def test_the_variants_beside_another_are_those_of_the_paper(toy: Path, config: Path) -> None:
+    changed = {"toy": {"variants": {"both": {"beside": ["turnd"]}}}}
+    with pytest.raises(
+        UserError, match=r"variants\.both\.beside: no variant 'turnd' in this paper \(did you mean 'turned'\?\)"
+    ):
+        load({"papers": ["toy"], "overrides": changed}, config, toy)
 
 
 def test_captions_name_what_is_left_out(toy: Path) -> None:
@@ -444,12 +449,12 @@ def test_captions_name_what_is_left_out(toy: Path) -> None:
         "table-1": "Three. Left out, as it needs mnist-rotated: turned.",
         "table-3": "Four. Left out, as they need affnist, mnist-rotated: both, turned.",
         "figure-1": "Of two. Left out, as it needs mnist-rotated: turned.",
-        "figure-3": "Of two. Left out, as it needs affnist: affnist/test.",
+        "figure-3": "Of two. Left out, as it needs affnist: both.",
         "figure-4": "From nothing.",
     }
 
 
-PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion], sets: [fashion-mnist/test]}\n"
+PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion]}\n"
 
 
 @pytest.mark.parametrize(
@@ -462,7 +467,7 @@ PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion], 
         (["toy/plain", "toy/fashion"], False, None),
     ],
 )
-def test_a_figure_of_variants_depends_on_them_whatever_its_sets(
+def test_a_figure_of_variants_depends_on_them(
     tmp_path: Path, config: Path, names: list[str], whole: bool, caption: str | None
 ) -> None:
     write_paper(tmp_path, "toy", TOY + (PAIR.replace("}", ", whole: true}") if whole else PAIR))
