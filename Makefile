@@ -14,8 +14,8 @@ SCALE ?= desk
 PAPERS ?=
 # For `make publish`: unavailable data sets.
 WITHOUT ?=
-# For `make publish`: any text, to keep the published runs of other seeds and variants.
-ADD ?=
+# For `make publish`: any text, to draw the published record again and copy nothing.
+DRAW ?=
 # For `make demo`: any text, to print each job instead of the progress.
 VERBOSE ?=
 # For `make faults`: the number of faults.
@@ -23,7 +23,7 @@ N ?= 50
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help environment demo test test-cluster faults slurm lint format bench estimate publish compare rulegraph lock clean-smoke clean
+.PHONY: help environment demo test test-cluster faults slurm lint format bench estimate publish compare verify rulegraph lock clean-smoke clean
 
 help: ## Show this list
 	@echo "make <target>"
@@ -105,11 +105,14 @@ bench: environment ## Time training steps of each model, and Snakemake's start; 
 estimate: environment ## Jobs and storage of each paper, and hours where `make bench` ran (make estimate SCALE=paper)
 	@$(BIN)/python -m recaps.estimate --scale $(ESTIMATED) $(if $(DEVICE),--device "$(DEVICE)")
 
-publish: environment ## Copy finished papers to results/published/SCALE (make publish SCALE=desk PAPERS="sparse")
-	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(ADD),--add)
+publish: environment ## Copy finished runs to results/published/SCALE, draw all (make publish SCALE=desk PAPERS="sparse")
+	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(DRAW),--draw)
 
 compare: environment ## Compare your own results with the published ones (make compare SCALE=desk)
 	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
+
+verify: environment ## Compare every result with the checksum in its receipt (make verify SCALE=desk)
+	@$(BIN)/python -m recaps verify --scale $(SCALE)
 
 rulegraph: environment ## Draw the graph of the rules, docs/rulegraph.svg (needs graphviz)
 	@$(BIN)/snakemake --rulegraph dot --config scale=desk 'papers=[sparse, discriminative]' -- report 2>/dev/null \

@@ -44,21 +44,8 @@ state = State(plan)
 # These make nothing, so they may run beside damaged results.
 if workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv):
     state.check(dry=bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv)))
-
-
-def again(stage, **names):
-    """Return an input function without files. It repeats the jobs of a stage whose results do not match the plan.
-
-    Snakemake's own triggers are off (profiles/default): they know only what Snakemake itself made.
-    """
-
-    def none(wildcards):
-        if workflow.is_main_process:
-            workflow.dag.forcefiles.update(state.to_repeat(stage, {**dict(wildcards.items()), **names}))
-        return []
-
-    return none
-
+# Snakemake's own triggers are off (profiles/default): they know only what Snakemake itself made.
+again = state.again(workflow)
 
 # The patterns of all files.
 files = Layout(Path(plan.results, "{scale}"))

@@ -76,6 +76,7 @@ for paper, settings in plan.project.papers.items():
                     for name in settings.figures
                 ],
                 other=[file for name in settings.figures for file in plan.files.figure(paper, name)[::2]],
+                shown=plan.files.shown(paper),
             log:
                 plan.files.log(f"draw_figures/{paper}"),
             localrule: True

@@ -52,6 +52,7 @@ rule build_report:
         scorecard=plan.scorecard(),
         tables=plan.tables(),
         figures=plan.figures(),
+        shown=[plan.files.shown(name) for name, paper in plan.project.papers.items() if paper.figures],
         metrics=plan.metrics(),
         heads=plan.heads(),
         timings=plan.timings(),

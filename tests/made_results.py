@@ -20,8 +20,8 @@ from recaps.papers import FOLDER
 from recaps.report import draw
 from recaps.report.claims import Claim, printed, read
 from recaps.report.collect import metrics as write_metrics
+from recaps.report.contents import MOST_EMBEDDED
 from recaps.report.measured import collect
-from recaps.report.publish import MOST_DATA
 from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
 from recaps.workflow import layout
@@ -172,7 +172,7 @@ def drawn(results: Results, folder: Path) -> dict[str, pd.DataFrame]:
             draw.figure(name, results, folder)
     for name in results.paper.figures:
         assert (folder / f"{name}.png").stat().st_size > 5000
-        assert (folder / f"{name}.csv").stat().st_size < MOST_DATA, "publishing would leave it out"
+        assert (folder / f"{name}.csv").stat().st_size < MOST_EMBEDDED, "the page would not hold it"
     for name in results.paper.tables:
         draw.table(name, results, folder)
     data = {name: pd.read_csv(folder / f"{name}.csv") for name in results.paper.outputs}

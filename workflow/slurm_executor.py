@@ -112,7 +112,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _take_stock(self) -> dict[str, str]:
         """Return Slurm's job numbers of running trainings that are still needed, by their folders of checkpoints.
 
-        They belong to a dead start of Snakemake in this folder. The lease on a run says what its holder makes, so that a
+        They belong to a dead start of Snakemake in this folder. The lease on a run says what its holder makes. A
         training with the same settings and code is the one that would be submitted, unless its data must be made again.
         All other jobs of dead starts are cancelled, because two jobs would write the same files.
         """

@@ -19,6 +19,10 @@ class UserError(Exception):
     status = MISTAKE
 
 
+class Missing(UserError):
+    """A file, or a part of it, that is not there, because no stage wrote it."""
+
+
 class TryAgain(UserError):
     """A temporary failure: the same command may succeed later and continues from the saved state."""
 

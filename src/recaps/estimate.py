@@ -47,6 +47,7 @@ def jobs(plan: Plan) -> dict[str, int]:
         "train_variant": len(plan.models()),
         "read_model": sum(bool(run["read"]) for run in runs),
         "evaluate_heads": sum(bool(run["heads"]) for run in runs),
+        "record_run": len(runs),
         "time_steps": len(plan.timings()),
         "collect_metrics": len(plan.metrics()),
         "draw_tables": sum(bool(paper.tables) for paper in plan.project.papers.values()),

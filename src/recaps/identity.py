@@ -31,7 +31,7 @@ def differences(was: Identity, now: Identity) -> list[str]:
     """Return what differs, a text each: a setting, a set or file, a module; and from what to what.
 
     An option that `was` lacks, because it is newer, has its default there. A part that one of the two lacks is not
-    compared: a plan knows no digests of data that are not there yet.
+    compared, nor are data with the digest None: a plan knows no digests of data that are not there.
     """
     found: list[str] = []
     for part, compared in _PARTS.items():
@@ -64,7 +64,7 @@ def _data(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*was, *now]):
         if name not in was or name not in now:
             yield f"{name} is {'no longer' if name in was else 'now'} an input"
-        elif was[name] != now[name]:
+        elif None not in (was[name], now[name]) and was[name] != now[name]:
             yield f"{name} changed ({str(was[name])[:8]} -> {str(now[name])[:8]})"
 
 

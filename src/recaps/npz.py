@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recaps import io
-from recaps.errors import UserError
+from recaps.errors import Missing, UserError
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,8 @@ def read(file: Path, names: tuple[str, ...] | None = None, *, part: str = "") ->
     """Read all arrays of a file or of one of its parts, or only those in `names`.
 
     Raises:
-        UserError: the file is missing or damaged, or lacks the part or an array.
+        Missing: there is no such file, part or array.
+        UserError: the file is damaged.
     """
     start = f"{part}/" if part else ""
     try:
@@ -40,14 +41,14 @@ def read(file: Path, names: tuple[str, ...] | None = None, *, part: str = "") ->
             known = [name.removeprefix(start) for name in archive.files if name.startswith(start)]
             if not known and part:
                 there = sorted({name.rpartition("/")[0] for name in archive.files})
-                raise UserError(f"{file}: has no '{part}' (has: {', '.join(there)})")
+                raise Missing(f"{file}: has no '{part}' (has: {', '.join(there)})")
             missing = set(names or ()) - set(known)
             if missing:
-                raise UserError(f"{file}: has no array '{start}{missing.pop()}' (has: {', '.join(known)})")
+                raise Missing(f"{file}: has no array '{start}{missing.pop()}' (has: {', '.join(known)})")
             return {name: archive[start + name] for name in names or known}
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{file}: no such file; first run the stage that writes it") from error
+        raise Missing(f"{file}: no such file; first run the stage that writes it") from error
     except Exception as error:
         raise UserError(f"{file}: truncated or damaged ({error}); delete it and run again") from error

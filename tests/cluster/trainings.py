@@ -173,10 +173,9 @@ class Trainings:
     def log(self, seed: int) -> Path:
         return self.results / "logs" / "train_variant" / f"{PAPER}-{VARIANT}-seed-{seed}.log"
 
-    def checkpoints(self, seed: int) -> Path | None:
-        """Return the folder of its checkpoints, if there is one."""
-        folders = (self.results / "checkpoints" / PAPER / VARIANT / f"seed-{seed}").glob("*/")
-        return next(iter(folders), None)
+    def checkpoints(self, seed: int) -> Path:
+        """Return the folder of its lease. Its checkpoints lie in a folder of their settings below."""
+        return self.results / "checkpoints" / PAPER / VARIANT / f"seed-{seed}"
 
     def step(self, seed: int) -> int:
         """Return the number of steps in the log."""
@@ -188,9 +187,8 @@ class Trainings:
 
     def lease(self, seed: int) -> dict[str, str | int]:
         """Return host, process and Slurm job of the trainer; empty if there is none."""
-        folder = self.checkpoints(seed)
         try:
-            return json.loads((folder / "lease.json").read_text()) if folder else {}
+            return json.loads((self.checkpoints(seed) / "lease.json").read_text())
         except (FileNotFoundError, ValueError):
             return {}
 
@@ -343,11 +341,10 @@ def fill_disk(trainings: Trainings, seed: int, chance: random.Random) -> None:
 def _stopped(trainings: Trainings, seed: int) -> Iterator[Path]:
     """Stop a training, yield its checkpoint, and kill it afterwards."""
     pid = int(trainings.lease(seed)["pid"])
-    folder = trainings.checkpoints(seed)
-    assert folder
-    file = folder / "checkpoint.pt"
-    while not file.exists() or not (folder / "checkpoint.previous.pt").exists():
+    while not (found := list(trainings.checkpoints(seed).glob("*/checkpoint.previous.pt"))):
         time.sleep(0.05)
+    (previous,) = found
+    file = previous.with_name("checkpoint.pt")
     os.kill(pid, signal.SIGSTOP)
     try:
         yield file

@@ -237,7 +237,7 @@ def rows(file: Path) -> list[dict[str, str]]:
 def contents(repository: Repository) -> dict[str, Any]:
     """Return all results by name: digests, or content without times."""
     root = repository.folder / "results" / "smoke"
-    left_out = {"logs", "checkpoints", "report.html", ".sha256"}
+    left_out = {"logs", "checkpoints", "report.html", ".made"}
     files = (file for file in root.rglob("*") if file.is_file())
     names = {file: file.relative_to(root) for file in files}
     return {str(name): _content(file) for file, name in names.items() if not left_out & set(name.parts)}

@@ -467,7 +467,7 @@ PAIR = "  figure-5: {title: Pair, caption: Of a pair., needs: [plain, fashion]}\
         (["toy/plain", "toy/fashion"], False, None),
     ],
 )
-def test_a_figure_of_variants_depends_on_them(
+def test_a_figure_depends_on_its_variants(
     tmp_path: Path, config: Path, names: list[str], whole: bool, caption: str | None
 ) -> None:
     write_paper(tmp_path, "toy", TOY + (PAIR.replace("}", ", whole: true}") if whole else PAIR))
@@ -475,6 +475,20 @@ def test_a_figure_of_variants_depends_on_them(
     figure = project.papers["toy"].figures.get("figure-5")
     assert (figure and figure.caption) == caption
     assert ("figure-5" in project.left_out["toy"].outputs) == (caption is None)
+
+
+def test_a_variant_depends_on_the_images_of_its_record(tmp_path: Path, config: Path) -> None:
+    fashion = "fashion: {<<: *plain, images: [affnist/test], beside: [plain],"
+    write_paper(tmp_path, "toy", TOY.replace("fashion: {<<: *plain,", fashion))
+    assert "affnist/test" in without(tmp_path, "toy/both").papers["toy"].used_sets
+    assert without(tmp_path, "affnist").left_out["toy"].variants == {"fashion": ("affnist",), "both": ("affnist",)}
+    assert without(tmp_path, "toy/both").papers["toy"].variants["fashion"].beside == ("plain",)
+    assert without(tmp_path, "toy/plain").papers["toy"].variants["fashion"].beside == ()
+    write_paper(tmp_path, "mistaken", TOY.replace("fashion: {<<: *plain,", fashion.replace("[plain]", "[plane]")))
+    with pytest.raises(
+        UserError, match=r"variants.fashion.beside: no variant 'plane' in this paper \(did you mean 'plain'\?\)"
+    ):
+        load({"papers": ["mistaken"]}, config, tmp_path)
 
 
 def test_a_paper_without_the_set_stays_whole(toy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from recaps.workflow import fingerprint
 from recaps.workflow.fingerprint import Code
+from recaps.workflow.receipts import FOLDER
 
 pytestmark = pytest.mark.unit
 
@@ -34,12 +37,29 @@ def test_what_a_stage_reads_exists_or_is_made_by_another(root: Path, stages: dic
 
 
 @pytest.mark.parametrize("stage", ["data", "report"])
-def test_a_stage_names_all_code_that_its_rules_depend_on(root: Path, stages: dict[str, Any], stage: str) -> None:
-    """So that DVC sees every change that Snakemake sees; the stage `papers` names the whole library."""
+def test_a_stage_names_all_code_that_its_rules_depend_on(
+    root: Path, stages: dict[str, Any], stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that DVC sees every change that Snakemake sees; the stage `papers` names the whole library.
+
+    Housekeeping counts too, as it decides what is made and read; but neither stage trains or loads weights.
+    """
+    monkeypatch.setattr(fingerprint, "HOUSEKEEPING", ("recaps.training", "recaps.training.*"))
     code = Code(root / "src" / "recaps")
     rules = re.findall(r"^rule (\w+):", (root / "rules" / f"{stage}.smk").read_text(), re.MULTILINE)
-    modules = code.closure([*(f"recaps.workflow.stages:{rule}" for rule in rules), "recaps.config.load"])
+    modules = code.closure(
+        [*(f"recaps.workflow.stages:{rule}" for rule in rules), "recaps.config.load", "recaps.workflow.receipts"]
+    )
     read = {code.file(name) for name in modules if name != "recaps"}
+    assert {root / "src/recaps" / file for file in ("identity.py", "io.py", "arrays.py")} <= read
     named = [root / path for path in stages[stage]["deps"]]
     assert [file for file in read if not any(file == path or path in file.parents for path in named)] == []
     assert "src/recaps" in stages["papers"]["deps"]
+
+
+def test_receipts_travel_with_the_results(root: Path, stages: dict[str, Any]) -> None:
+    """All lie in folders that are outputs, except those of the files beside these folders."""
+    made = {path for stage in stages.values() for output in stage["outs"] for path in output}
+    assert f"${{results}}/${{scale}}/{FOLDER}" in made
+    ignored = (root / ".dvcignore").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in ignored if fnmatch.fnmatch(FOLDER, line.strip("/"))]

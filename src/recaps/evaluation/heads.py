@@ -51,7 +51,7 @@ def evaluate_all(
         out: file to write.
         kept: folder for the results of each head as soon as it is fitted. Results of an earlier attempt are used if
             they have the same settings, latents and code.
-        code: fingerprint of the code.
+        code: what stands for the code.
 
     Raises:
         UserError: see `evaluate`.

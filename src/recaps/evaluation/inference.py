@@ -44,7 +44,7 @@ def read_model(
         latents: for each set its folder and the number of images (None: all). A name with `@1000` means the snapshot
             `1000`.
         probes: for each probe the folder of the images, and their number.
-        codes: fingerprints of the code that computes `latents` and `probes`.
+        codes: what stands for the code that computes `latents` and `probes`.
         device: `auto`, `cpu` or `cuda`.
         threads: CPU threads; None: PyTorch's default.
 

@@ -7,7 +7,7 @@ import importlib.util
 import pandas as pd
 
 from recaps import io
-from recaps.evaluation.record import metric_rows
+from recaps.evaluation.record import MetricRow, metric_rows
 from recaps.report.results import Results
 
 #: Digits of a number in `metrics.csv`.
@@ -22,10 +22,13 @@ def metrics(results: Results) -> None:
     """
     runs = [(name, seed) for seed in results.seeds for name, seeds in results.own_seeds.items() if seed in seeds]
     tables = [results.numbers(*run) for run in runs]
-    path = f"recaps.papers.{results.name}.metrics"
-    if importlib.util.find_spec(path):
-        tables.append(metric_rows(importlib.import_module(path).metrics(results)))
-    table = pd.concat(tables, ignore_index=True)
+    table = pd.concat([*tables, metric_rows(_combined(results))], ignore_index=True)
     table.insert(0, "paper", results.name)
     table = table.assign(stand_in=results.stand_in)
     io.write_text(results.files.metrics(results.name), table.to_csv(index=False, float_format=DIGITS))
+
+
+def _combined(results: Results) -> list[MetricRow]:
+    path = f"recaps.papers.{results.name}.metrics"
+    rows: list[MetricRow] = importlib.import_module(path).metrics(results) if importlib.util.find_spec(path) else []
+    return rows

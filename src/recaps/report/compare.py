@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pandas as pd
 
 from recaps.command import command
 from recaps.errors import UserError
+from recaps.identity import Identity, differences
 from recaps.io import read_json
 from recaps.report import statistics
 from recaps.report.measured import METRICS, Measured, collect, finished_papers, read_metrics
@@ -63,29 +64,25 @@ def missing(results: Path, published: Path) -> list[str]:
 
 
 def other_settings(results: Path, published: Path) -> list[str]:
-    """One line for each variant that both sides trained with different settings. The lowest common seed counts.
+    """One line for each variant that both sides made otherwise, from the published identity to yours.
 
-    Options that one side does not have, because they are newer or have moved, are not compared.
+    The lowest common seed counts. A run that was published before identities were recorded has settings only.
     """
     lines = {}
     for theirs in sorted(Path(published).glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
         yours = Path(results) / theirs.relative_to(published)
-        if not yours.is_file():
-            continue
-        mine, printed = (dict(_flat(read_json(file))) for file in (yours, theirs))
-        differing = [key for key in mine if key in printed and key != "seed" and mine[key] != printed[key]]
-        name = f"{mine['paper']}/{mine['variant']}"
-        lines[name] = ", ".join(f"{key} {mine[key]} (published: {printed[key]})" for key in differing)
-    return [f"other settings: {name}: {text}" for name, text in reversed(lines.items()) if text]
+        if yours.is_file():
+            records = [read_json(file.with_name("record.json")) for file in (theirs, yours)]
+            if all("identity" in record for record in records):
+                was, now = (record["identity"] for record in records)
+            else:
+                was, now = (_settings(read_json(file)) for file in (theirs, yours))
+            lines["/".join(theirs.parts[-4:-2])] = "; ".join(differences(was, now))
+    return [f"made otherwise than published: {name}: {text}" for name, text in reversed(lines.items()) if text]
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Key and value of every option of a mapping, with keys such as `training.steps`."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
+def _settings(config: Mapping[str, Any]) -> Identity:
+    return {"settings": {key: config[key] for key in ("model", "training")}}
 
 
 def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:

@@ -51,6 +51,7 @@ class Figure:
     width: int
     height: int
     data: str
+    shown: str
 
     @property
     def broad(self) -> bool:
@@ -86,9 +87,11 @@ def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bo
     _, image, data = files.figure(paper, name)
     if not image.exists():
         return None
+    shown = files.shown(paper)
     return Figure(
         name=name,
         output=output,
+        shown=read_json(shown).get(name, "") if shown.exists() else "",
         data=_source(data, files, "text/csv", linked) if data.exists() else "",
         **read_picture(image, files, linked),
     )

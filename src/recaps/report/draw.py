@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,45 @@ def table(name: str, results: Results, folder: Path) -> None:
     io.write_text(folder / f"{name}.tex", _latex(values, f"{title}. {output.caption}"))
 
 
-def figure(name: str, results: Results, folder: Path) -> None:
-    """Write a paper's figure to `folder` as PDF and PNG, and the data that it shows as CSV."""
+def figures(results: Results) -> None:
+    """Write a paper's figures, and `shown.json`, which names the runs that they show, for their captions."""
+    shown = {name: figure(name, results, results.folder) for name in results.paper.figures}
+    io.write_json(results.files.shown(results.name), {name: text for name, text in shown.items() if text})
+
+
+def figure(name: str, results: Results, folder: Path, pictures: Sequence[str] = ()) -> str:
+    """Write a paper's figure to `folder`: pictures in some formats, by default PDF and PNG, and its data as CSV.
+
+    Returns:
+        A sentence that names the runs whose arrays it shows; empty if it shows none.
+    """
+    results.shown.clear()
     with plt.style.context(STYLE):
         drawing, data = _function(results.name, "figures", name)(results)
         if results.note:
             warn(drawing, results.note)
-        for ending in PICTURES:
+        for ending in pictures or PICTURES:
             save(drawing, folder / f"{name}.{ending}")
         plt.close(drawing)
     io.write_text(folder / f"{name}.csv", data.to_csv(index=False, float_format="%.6g"))
+    return _shown(results)
+
+
+def _shown(results: Results) -> str:
+    """E.g. `Shown: seed 0; SPARSECAPS seed 1.`: the seeds of most variants, then those of the others."""
+    seeds: dict[str, list[str]] = {}
+    for variant, seed in sorted(results.shown):
+        seeds.setdefault(variant, []).append(str(seed))
+    texts = {name: f"seed{'s' * (len(each) > 1)} {', '.join(each)}" for name, each in seeds.items()}
+    if not texts:
+        return ""
+    ((usual, _),) = Counter(texts.values()).most_common(1)
+    others = [
+        f"{settings.title} {texts[name]}"
+        for name, settings in results.paper.variants.items()
+        if texts.get(name, usual) != usual
+    ]
+    return f"Shown: {'; '.join([usual, *others])}."
 
 
 def markdown(values: pd.DataFrame) -> str:

@@ -44,6 +44,8 @@ TEMPLATE = "report.html.j2"
 MOST_POINTS, FEW_POINTS = 200, 14
 #: Most commits that the top of the page lists.
 NAMED_COMMITS = 3
+#: The `origin` in the record of a run that was made before its record had an identity.
+BEFORE_IDENTITY = "before identity"
 #: The part of a paper's README that the page shows.
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
@@ -83,7 +85,13 @@ class Section:
 
 
 def build(
-    project: Project, root: Path, out: Path, *, readmes: Mapping[str, Path] | None = None, linked: bool = False
+    project: Project,
+    root: Path,
+    out: Path,
+    *,
+    readmes: Mapping[str, Path] | None = None,
+    linked: bool = False,
+    other_settings: Sequence[str] = (),
 ) -> None:
     """Write the page `out`.
 
@@ -93,6 +101,7 @@ def build(
         readmes: the README of each paper, by name; the page shows its section "How it is read here".
         linked: link to pictures, data and records by their paths below `root`, which is then the folder of `out`, and
             leave the READMEs to their own pages.
+        other_settings: the runs that were made with other settings than those of `project`.
 
     Raises:
         UserError: the scorecard is missing.
@@ -113,7 +122,7 @@ def build(
         "overview": read_picture(picture, files, linked) if picture.exists() and len(overview.shown(card)) else None,
         "total": int((~card["check"]).sum()),
         "papers": papers,
-        "limitations": _limitations(project, card, records),
+        "limitations": _limitations(project, card, records, other_settings),
         "command": _command(project),
         "linked": linked,
     }
@@ -245,7 +254,9 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
     return [(name, value) for name, value in facts if value]
 
 
-def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]) -> list[str]:
+def _limitations(
+    project: Project, card: pd.DataFrame, records: Sequence[Record], other_settings: Sequence[str]
+) -> list[str]:
     """Reasons for caution that can be computed from the files."""
     found = []
     if _has_stand_ins(project, records):
@@ -275,6 +286,10 @@ def _limitations(project: Project, card: pd.DataFrame, records: Sequence[Record]
         found.append("Some runs were made with uncommitted changes, so their commit does not identify their code.")
     if len({run.get("git", {}).get("commit") for run in records}) > 1:
         found.append("The runs come from several commits; each run's record names its commit.")
+    if other_settings:
+        found.append(f"Trained or measured with other settings than today: {', '.join(other_settings)}.")
+    if before := sum(run.get("origin") == BEFORE_IDENTITY for run in records):
+        found.append(f"{before} of {len(records)} runs were made before identities were recorded.")
     return found
 
 

@@ -1,15 +1,13 @@
-"""The published record: what git keeps of finished papers, a few MB per scale, without weights.
+"""The published record: what git keeps of finished runs, some MB per scale, without weights.
 
-`python -m recaps.report.publish --scale desk` copies all finished papers of `results/desk` to `results/published/desk`,
-and writes the report there as `index.html`, with links to the pictures and records beside it; `--papers discriminative`
-copies one. The record of the other papers does not change, so papers can be run and published one at a time and on
-different machines. `--add` also keeps the published runs of the same paper that have other seeds or are of other
-variants, and draws its tables and figures from all. Figures that need what the record lacks (weights, latents, probes)
-stay as they were; the manifest names those that lack new runs. The published scorecard is recomputed from the published
-metrics and run records of all papers. If a run left out a data set, name the set with `--without`; the record then
-names it too.
+`python -m recaps.report.publish --scale desk` copies the records of all finished runs of `results/desk` to
+`results/published/desk`; `--papers discriminative` copies those of one paper. They replace published runs of the same
+variant and seed, and all others stay. So papers, variants and seeds can be run and published at different times and on
+different machines. Metrics, tables, figures, the scorecard and the page `index.html` are then drawn from all published
+records, as they are drawn from `results/desk`. A picture that needs arrays which its runs' records lack stays as it
+was; the manifest lists it. If a run left out a data set, name the set with `--without`.
 
-`--rescore` publishes nothing: it computes the published scorecard again, by the claims of today.
+`--draw` copies nothing, and draws the published record again.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,44 +25,37 @@ import numpy as np
 import pandas as pd
 
 from recaps.command import command
-from recaps.config.load import Project, load
+from recaps.config.heads import Head, Protocol
+from recaps.config.load import Project, check, load
 from recaps.config.variant import Paper
-from recaps.config.without import LeftOut
 from recaps.datasets import catalogue
-from recaps.errors import UserError, nearest
+from recaps.errors import Missing, UserError, nearest
+from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER
-from recaps.report import html, scorecard
+from recaps.report import collect, draw, html, scorecard
 from recaps.report.charts import thin
-from recaps.report.measured import (
-    METRICS,
-    Record,
-    dirty,
-    finished_papers,
-    head_results,
-    measured_seeds,
-    read_metrics,
-    read_records,
-    stand_in,
-)
-from recaps.report.merge import merge
-from recaps.workflow.layout import METRICS_FILES, Layout
+from recaps.report.claims import printed, read
+from recaps.report.measured import METRICS, dirty, finished_papers, head_results, measured_seeds, read_records, stand_in
+from recaps.report.results import Results, of_project
+from recaps.workflow import layout
+from recaps.workflow.layout import RECORD_FILES, Layout
+from recaps.workflow.plan import Plan
+from recaps.workflow.receipts import changed, refuse
+from recaps.workflow.state import State
 
-#: Bytes: a larger data file of a figure is left out.
-MOST_DATA = 200_000
-#: Added to the caption of a figure that was not drawn again when runs that it shows were published.
-OLDER = "This picture does not show the newest runs."
 #: Rows kept of a run's history, besides its first tenth and the rows with a test error.
 MOST_ROWS = 100
 #: Bytes of the whole record of a scale.
-MOST_BYTES = 10_000_000
+MOST_BYTES = 30_000_000
 
 MANIFEST = "MANIFEST.json"
 PAGE = "index.html"
-OF_OUTPUT = (".csv", ".md", ".png")
-OF_RUN = ("record.json", "config.json", "history.csv", "scores.json", "heads.json")
+OF_RUN = (*RECORD_FILES, "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
+#: Added to the caption of a figure that is kept.
+KEPT = "This is an earlier picture and may lack the newest runs: it cannot be drawn again until its runs are made anew."
 
 
 def publish(
@@ -75,63 +65,47 @@ def publish(
     *,
     papers: Sequence[str] = (),
     without: Sequence[str] = (),
-    add: bool = False,
     allow_dirty: bool = False,
 ) -> dict[str, Any]:
-    """Replace the record of `papers` in the folder `published` by their results in the folder `results`.
+    """Add the finished runs of `papers` in the folder `results` to the record in the folder `published`.
 
     Args:
         results: the folder of a scale.
         config: the folder that holds `scales/`.
         papers: the papers to publish; all finished ones if empty.
-        without: data sets and variants that the run left out.
-        add: whether to keep the published runs of other seeds and variants.
+        without: data sets and variants that the runs left out.
 
     Returns:
-        The manifest: commits and left-out data sets of every paper, large files left out, and the checksum of every
-        file.
+        The manifest, see `_draw`.
 
     Raises:
-        UserError: a paper is unfinished, uses stand-in data or uncommitted changes, or is too large; or a run that
-            `add` keeps has other settings or was measured otherwise. `published` is then unchanged.
+        UserError: a paper is unfinished, uses stand-in data or uncommitted changes, was made with other settings than
+            today's, or is too large. `published` is then unchanged.
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
-    folders = [published, results] if add else [results]
-    used = {key: other for name in chosen for key, other in _datasets(folders, results.name, name, config).items()}
-    project = load({"scale": results.name, "papers": chosen, "without": without, "datasets": used}, config)
-    with tempfile.TemporaryDirectory() as merged, _replacing(published) as building:
-        sources = {name: Path(merged, name, results.name) if add else results for name in chosen}
-        too_large, lost, older = _keep(published, building, chosen)
-        before = _older(published, chosen)
-        for name, paper in project.papers.items():
-            if add:
-                older[name] = merge(results, published, name, project, sources[name], before.get(name, ()))
-            _check(sources[name], name, paper, project.left_out.get(name), allow_dirty)
-        for name, paper in project.papers.items():
-            files = _files(sources[name], name, paper)
-            too_large += [path.as_posix() for path in files if not _copy(sources[name], building, path)]
-        manifest = _complete(building, results.name, config, too_large, lost | project.left_out, older)
-        _check_size(building)
-    return manifest
+    values = {"scale": results.name, "papers": chosen, "without": without}
+    with _replacing(published) as building:
+        new, record, lost = Layout(results), Layout(building), _copy_record(published, building)
+        used = [_datasets([_runs(record, name), _runs(new, name)], results.name, name, config) for name in chosen]
+        project = load({**values, "datasets": {key: other for each in used for key, other in each.items()}}, config)
+        for name in chosen:
+            _add(new, record, name, project, allow_dirty)
+        return _draw(building, published, config, lost | dict.fromkeys(chosen, without))
 
 
-def rescore(published: Path, config: Path) -> dict[str, Any]:
-    """Judge the papers in the record again, by the claims of today. Results stay as they are. Return the manifest.
-
-    `config` is the folder that holds `scales/`.
-    """
-    if not finished_papers(published):
+def draw_again(published: Path, config: Path) -> dict[str, Any]:
+    """Draw the record again, from the published runs. Return the manifest. `config`: the folder with `scales/`."""
+    if not published.exists():
         raise UserError(f"{published}: no published paper")
     with _replacing(published) as building:
-        too_large, lost, older = _keep(published, building, ())
-        return _complete(building, published.name, config, too_large, lost, older)
+        return _draw(building, published, config, _copy_record(published, building))
 
 
 @contextmanager
 def _replacing(published: Path) -> Iterator[Path]:
     """Yield a new folder, which replaces `published` if the block succeeds."""
-    building = published.parent / f".{published.name}.{os.getpid()}.part"
+    building = published.parent / f".{published.name}.{os.getpid()}.part" / published.name
     try:
         building.mkdir(parents=True)
         yield building
@@ -139,7 +113,7 @@ def _replacing(published: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"{published}: cannot be written ({error.strerror or error}); it is unchanged") from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        shutil.rmtree(building.parent, ignore_errors=True)
 
 
 def _choose(results: Path, papers: Sequence[str]) -> list[str]:
@@ -157,98 +131,144 @@ def _finish(results: Path) -> str:
     return f"finish it first: snakemake --profile profiles/local --config scale={results.name}"
 
 
-def _check(results: Path, name: str, paper: Paper, left_out: LeftOut | None, allow_dirty: bool) -> None:
-    """Raise a UserError if a paper must not be published."""
-    files = Layout(results)
-    folder = files.paper(name)
-    for variant in paper.variants:
-        if not _runs(files, name, [variant]):
+def _copy_record(published: Path, building: Path) -> dict[str, Sequence[str]]:
+    """Copy the records of all published runs, and the timings. Return the papers, each with the sets it left out."""
+    if not published.exists():
+        return {}
+    shutil.copytree(published / "runs", building / "runs")
+    for file in published.glob(str(FILES.timing("*", "*"))):
+        _copy(file, building / file.relative_to(published))
+    about = read_json(published / MANIFEST).get("papers", {})
+    names = sorted(folder.name for folder in (published / "runs").iterdir())
+    return {name: about.get(name, {}).get("without", {}).get("sets", ()) for name in names}
+
+
+def _add(results: Layout, record: Layout, name: str, project: Project, allow_dirty: bool) -> None:
+    """Copy the finished runs and the timings of a paper to the record."""
+    paper = project.papers[name]
+    runs = _finished(results, name, paper)
+    seeds = tuple(sorted({_seed(run) for run in runs})) or None
+    place = {"results": str(results.folder.parent), "seeds": seeds}
+    state = State(Plan(project.model_copy(update={"config": project.config.model_copy(update=place)})))
+    made = [_check_run(run, state, name) for run in runs]
+    for run in runs:
+        shutil.rmtree(target := record.folder / run.relative_to(results.folder), ignore_errors=True)
+        for file in (run / file for file in OF_RUN if (run / file).exists()):
+            _copy(file, target / file.name)
+    for timing in paper.timings:
+        made += _add_timing(results.timing(name, timing), record.timing(name, timing))
+    if dirty(made) and not allow_dirty:
+        raise UserError(
+            f"{results.paper(name)}: made from uncommitted changes; commit and run again, or publish with --allow-dirty"
+        )
+    _check_record(results.folder, record, name, project, new={run.parent.name for run in runs})
+
+
+def _finished(results: Layout, name: str, paper: Paper) -> list[Path]:
+    """The folders of all finished runs of a paper."""
+    for variant, seeds in measured_seeds(results.metrics(name)).items():
+        for run in (results.run(name, variant, seed) for seed in seeds if variant in paper.variants):
+            if not _is_whole(run):
+                raise UserError(f"{run}: in the metrics of {name}, but not a finished run; {_finish(results.folder)}")
+    return [run for run in _runs(results, name) if run.parent.name in paper.variants and _is_whole(run)]
+
+
+def _is_whole(run: Path) -> bool:
+    return all((run / file).exists() for file in RECORD_FILES)
+
+
+def _runs(files: Layout, name: str) -> list[Path]:
+    """The folders of the runs of a paper, in the order of their seeds."""
+    found = (file.parent for file in files.folder.glob(str(FILES.run(name, "*", "*") / "record.json")))
+    return sorted(found, key=lambda run: (run.parent.name, _seed(run)))
+
+
+def _seed(run: Path) -> int:
+    return int(run.name.removeprefix("seed-"))
+
+
+def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
+    """Raise a UserError if a run must not be published. Return its record."""
+    record = dict(read_json(run / "record.json"))
+    if stand_in([record]) or any(result.get("stand_in") for _, _, result in head_results(run)):
+        raise UserError(f"{run}: made from stand-in data, which is never published; run a scale with official data")
+    if own := record.get("dataset", {}).get("own"):
+        raise UserError(f"{run}: made from your own data ({own}), which are never published")
+    refuse(changed(run / file for file in OF_RUN if (run / file).exists()))
+    jobs = state.plan.jobs_of(name, run.parent.name, _seed(run))
+    if differing := next((f"{job}: {text}" for job in jobs if (text := state.difference(job))), ""):
+        raise UserError(f"{run}: {differing}; run it again, or move this folder away")
+    return record
+
+
+def _check_record(results: Path, record: Layout, name: str, project: Project, new: Collection[str]) -> None:
+    """Raise a UserError if variants lack runs, or if seeds of the variants `new` differ in their settings."""
+    there = {run.parent.name: run for run in _runs(record, name)}
+    for variant in project.papers[name].variants:
+        if variant not in there:
             how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
-    for file in _drawn(files, name, paper):
-        if file.suffix == ".csv" and not file.exists():
-            raise UserError(f"{file}: not made yet; {_finish(results)}")
-    for variant in measured_seeds(files.metrics(name)[0]):
-        if left_out and variant in left_out.variants:
-            what = ", ".join(left_out.variants[variant]) or "it"
-            raise UserError(f"{folder}: contains metrics of {variant}; publish it with {what}, or run again without")
-    runs = _runs(files, name, paper.variants)
-    for run in runs:
-        if not (run / "record.json").exists():
-            raise UserError(f"{run}: in the metrics of {name}, but not a finished run; {_finish(results)}")
-    records = read_records(run / "record.json" for run in runs)
-    metrics = read_metrics(files.metrics(name)[:1])
-    if stand_in(records) or metrics["stand_in"].any():
-        raise UserError(f"{folder}: made from stand-in data, which is never published; run a scale with official data")
-    own = sorted({run["dataset"]["own"] for run in records if run.get("dataset", {}).get("own")})
-    if own:
-        raise UserError(f"{folder}: made from your own data ({', '.join(own)}), which are never published")
-    timings = [read_json(files.timing(name, timing)) for timing in paper.timings]
-    if dirty([*records, *timings]) and not allow_dirty:
-        raise UserError(f"{folder}: made from uncommitted changes; commit and run again, or publish with --allow-dirty")
+    for variant in project.left_out[name].variants if name in project.left_out else ():
+        if variant in there:
+            raise UserError(f"{name}/{variant} is published; to keep it, remove it or its data set from --without")
+    for run in _runs(record, name):
+        if run.parent.name in new and (other := _other_settings(run, project, name)):
+            raise UserError(
+                f"{name}/{run.parent.name}: the published {run.name} was {other} than today; publish all seeds anew"
+            )
 
 
-def _runs(files: Layout, name: str, variants: Iterable[str]) -> list[Path]:
-    """The folders of the runs of some variants that the paper's metrics contain."""
-    seeds = measured_seeds(files.metrics(name)[0])
-    return [files.run(name, variant, seed) for variant in variants for seed in seeds.get(variant, ())]
+def _other_settings(run: Path, project: Project, name: str) -> str:
+    """In what a run differs from its variant of today, e.g. `trained with other settings`; empty if in nothing."""
+    paper, config = project.papers[name], read_json(run / "config.json")
+    if (variant := paper.variants.get(run.parent.name)) is None:
+        return "of a variant that is no more"
+    today = variant.model_dump(mode="json", include={"model", "training"})
+    data, now = read_json(run / "record.json")["dataset"]["name"], project.resolve(variant.data).split("/")[0]
+    try:
+        trained, planned = ({"settings": {key: each[key] for key in ("model", "training")}} for each in (config, today))
+        if found := differences(trained, planned):
+            return f"trained with other settings ({'; '.join(found)})"
+        if data != now:
+            return f"trained on {data} instead of {now}, so with other data"
+        for head, protocol, result in head_results(run):
+            if protocol in variant.heads.get(head, ()):
+                own_head, was = check(Head, result["head"], ""), check(Protocol, result["protocol"], "")
+                now_read = _resolved(was, paper.protocols[protocol], project, own_head.kind != "argmax")
+                if (own_head, was) != (paper.heads[head], now_read):
+                    return f"measured (head {head}, protocol {protocol}) with other settings or data"
+    except UserError:  # an option that is no more
+        return "made with other settings"
+    return ""
 
 
-def _drawn(files: Layout, name: str, paper: Paper) -> list[Path]:
-    """The files of a paper's tables and figures."""
-    tables = (file for table in paper.tables for file in files.table(name, table))
-    return [*tables, *(file for figure in paper.figures for file in files.figure(name, figure))]
+def _resolved(was: Protocol, now: Protocol, project: Project, fitted: bool) -> Protocol:
+    """A protocol of today with the sets that replace its own. What a head that is not fitted ignores stays."""
+    test, fit = (part and part.model_copy(update={"set": project.resolve(part.set)}) for part in (now.test, now.fit))
+    return was.model_copy(update={"test": test} | ({"fit": fit} if fitted else {}))
 
 
-def _keep(
-    published: Path, building: Path, chosen: Sequence[str]
-) -> tuple[list[str], dict[str, LeftOut], dict[str, list[str]]]:
-    """Copy the record of all papers except the chosen.
+def _add_timing(new: Path, old: Path) -> list[dict[str, Any]]:
+    """Replace a timing by one of the same variants or more: times of different jobs are not compared.
 
-    Returns:
-        Its large files left out, its left-out data sets and variants, and its older figures.
+    Return the new timing; nothing if there is none.
     """
-    kept = [name for name in finished_papers(published) if name not in chosen]
-    for name in kept:
-        for folder in (FILES.paper(name), FILES.runs(name)):
-            shutil.copytree(published / folder, building / folder)
-    before = read_json(published / MANIFEST) if kept else {"left_out": []}
-    about = {name: each for name, each in before.get("papers", {}).items() if name in kept}
-    lost = {name: LeftOut.model_validate(each["without"]) for name, each in about.items() if "without" in each}
-    too_large = [path for path in before["left_out"] if path.split("/")[1] in kept]
-    return too_large, lost, _older(published, kept)
+    if not new.exists():
+        return []
+    timing = dict(read_json(new))
+    if not old.exists() or read_json(old)["seconds_per_step"].keys() <= timing["seconds_per_step"].keys():
+        _copy(new, old)
+    return [timing]
 
 
-def _older(published: Path, names: Iterable[str]) -> dict[str, list[str]]:
-    """The figures of some papers that lack runs of the record."""
-    manifest = published / MANIFEST
-    about = read_json(manifest).get("papers", {}) if manifest.exists() else {}
-    return {name: older for name in names if (older := about.get(name, {}).get("older_figures"))}
-
-
-def _files(results: Path, name: str, paper: Paper) -> Iterator[Path]:
-    """Paths, relative to `results`, of the files in a paper's record."""
-    layout = Layout(results)
-    files = layout.metrics(name)[:1]
-    files += [file for file in _drawn(layout, name, paper) if file.suffix in OF_OUTPUT]
-    files += [layout.timing(name, timing) for timing in paper.timings]
-    files += [run / file for run in _runs(layout, name, paper.variants) for file in OF_RUN]
-    return (file.relative_to(results) for file in files if file.exists())
-
-
-def _copy(results: Path, building: Path, path: Path) -> bool:
-    """Copy one file; thin and round a history. Return False for a data file that is too large, which is left out."""
-    source, target = results / path, building / path
-    is_data = path.suffix == ".csv" and path.name not in (METRICS_FILES[0], "history.csv")
-    if is_data and source.stat().st_size > MOST_DATA:
-        return False
+def _copy(source: Path, target: Path) -> None:
+    """Copy one file; thin and round a history."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if path.name == "history.csv":
+    if source.name == "history.csv":
         history = pd.read_csv(source)
         history.iloc[_kept_rows(history)].to_csv(target, index=False, float_format="%.6g")
     else:
         shutil.copyfile(source, target)
-    return True
 
 
 def _kept_rows(history: pd.DataFrame) -> list[int]:
@@ -264,100 +284,107 @@ def _kept_rows(history: pd.DataFrame) -> list[int]:
     return sorted([*kept, *thin(others, MOST_ROWS)])
 
 
-def _complete(
-    building: Path,
-    scale: str,
-    config: Path,
-    too_large: list[str],
-    left_out: Mapping[str, LeftOut],
-    older: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    """Write the scorecard of all papers, the page and the manifest; return the manifest."""
-    papers = finished_papers(building)
+def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Draw everything from the records of runs in the folder `building`, and write the manifest.
+
+    Args:
+        published: the record as it was. Its pictures are kept where they cannot be drawn.
+        lost: the data sets and variants that each paper left out.
+
+    Returns:
+        The manifest: of each paper the commits, what is left out, the figures that are kept and the runs with other
+        settings than today's; and the checksum of every file.
+    """
     files = Layout(building)
+    projects = {name: _project(files, name, config, lost[name]) for name in sorted(lost)}
+    whole = _merged(projects)
+    about: dict[str, dict[str, Any]] = {}
+    for name, project in projects.items():
+        runs, claims = _runs(files, name), FOLDER / name / "claims.yaml"
+        _keep_first_arrays(runs)
+        kept = _draw_paper(of_project(project, name, files, printed(read(claims))), Layout(published))
+        whole.papers[name] = _marked(project.papers[name], kept)
+        other = [run.relative_to(building).as_posix() for run in runs if _other_settings(run, project, name)]
+        made = read_records(run / "record.json" for run in runs)
+        made += [read_json(file) for file in sorted(building.glob(str(FILES.timing(name, "*"))))]
+        lists = {
+            "without": whole.left_out[name].model_dump(mode="json") if name in whole.left_out else {},
+            "kept": kept,
+            "other_settings": other,
+        }
+        commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
+        about[name] = {"commits": commits, "dirty": dirty(made)} | {key: each for key, each in lists.items() if each}
     scorecard.make(
-        [FOLDER / name / "claims.yaml" for name in papers],
-        [files.metrics(name)[0] for name in papers],
-        _records(building, "*"),
+        [FOLDER / name / "claims.yaml" for name in projects],
+        [files.metrics(name) for name in projects],
+        sorted(building.glob(str(FILES.run("*", "*", "*") / "record.json"))),
         building,
-        scale=scale,
-        papers=papers,
-        left_out=left_out,
+        scale=building.name,
+        papers=projects,
+        left_out=whole.left_out,
     )
-    project = _project(building, scale, config, {name: _names(left_out.get(name)) for name in papers})
-    html.build(
-        project.model_copy(update={"papers": {n: _marked(p, older.get(n, ())) for n, p in project.papers.items()}}),
-        building,
-        building / PAGE,
-        linked=True,
-    )
-    manifest = {
-        "scale": scale,
-        "papers": {name: _about(files, name, left_out.get(name), older.get(name, ())) for name in papers},
-        "left_out": sorted(too_large),
-        "files": {
-            path.relative_to(building).as_posix(): digest_of(path)
-            for path in sorted(building.rglob("*"))
-            if path.is_file()
-        },
-    }
+    other = [run for each in about.values() for run in each.get("other_settings", ())]
+    html.build(whole, building, building / PAGE, linked=True, other_settings=other)
+    written = {path.relative_to(building).as_posix(): path for path in sorted(building.rglob("*")) if path.is_file()}
+    if (total := sum(path.stat().st_size for path in written.values())) > MOST_BYTES:
+        raise UserError(
+            f"{published}: {total / 1e6:.1f} MB, more than the limit of {MOST_BYTES / 1e6:.0f} MB for git; "
+            "draw the figures at a lower resolution"
+        )
+    digests = {name: digest_of(path) for name, path in written.items()}
+    manifest = {"scale": building.name, "papers": about, "files": digests}
     write_json(building / MANIFEST, manifest)
     return manifest
 
 
-def _marked(paper: Paper, older: Collection[str]) -> Paper:
-    """The paper with captions that say which figures lack newer runs."""
-    figures = {
-        name: figure.model_copy(update={"caption": f"{figure.caption} {OLDER}"}) if name in older else figure
-        for name, figure in paper.figures.items()
-    }
-    return paper.model_copy(update={"figures": figures})
-
-
-def _project(folder: Path, scale: str, config: Path, without: Mapping[str, Sequence[str]]) -> Project:
-    """Return the configuration of the runs in a folder: their data sets and seeds.
-
-    Args:
-        without: the papers, each with the data sets and variants that it leaves out.
-    """
-    projects = []
-    for name, lost in without.items():
-        used = _datasets([folder], scale, name, config)
-        projects.append(load({"scale": scale, "papers": [name], "datasets": used, "without": lost}, config))
-    trained = [measured_seeds(Layout(folder).metrics(name)[0]).values() for name in without]
-    seeds = {seed for paper in trained for each in paper for seed in each}
+def _merged(projects: Mapping[str, Project]) -> Project:
+    """The projects of several papers as one."""
+    every = projects.values()
+    used = {name: other for project in every for name, other in project.config.datasets.items()}
+    first = next(iter(every))
     merged = {
-        "papers": {name: paper for each in projects for name, paper in each.papers.items()},
-        "left_out": {name: lost for each in projects for name, lost in each.left_out.items()},
-        "config": projects[0].config.model_copy(
-            update={
-                "datasets": {name: other for each in projects for name, other in each.config.datasets.items()},
-                "seeds": tuple(sorted(seeds)) or None,
-            }
-        ),
+        "papers": {name: paper for project in every for name, paper in project.papers.items()},
+        "left_out": {name: lost for project in every for name, lost in project.left_out.items()},
+        "config": first.config.model_copy(update={"datasets": used}),
     }
-    return projects[0].model_copy(update=merged)
+    return first.model_copy(update=merged)
 
 
-def _datasets(folders: Iterable[Path], scale: str, name: str, config: Path) -> dict[str, str]:
-    """The data sets that the runs of a paper were trained and tested on in place of those that the scale plans.
+def _project(files: Layout, name: str, config: Path, without: Sequence[str]) -> Project:
+    """The configuration of a paper's runs in the record: their variants, seeds and data sets."""
+    scale, runs = files.folder.name, _runs(files, name)
+    values = {"scale": scale, "papers": [name], "datasets": _datasets([runs], scale, name, config)}
+    seeds: dict[str, tuple[int, ...]] = {}
+    for run in runs:
+        seeds[run.parent.name] = (*seeds.get(run.parent.name, ()), _seed(run))
+    sets = [each for each in without if "/" not in each]
+    there = load({**values, "without": sets}, config).papers[name].variants
+    missing = [f"{name}/{variant}" for variant in there if variant not in seeds]
+    project = load({**values, "without": [*sets, *missing]}, config)
+    paper = project.papers[name]
+    variants = {key: each.model_copy(update={"seeds": seeds[key]}) for key, each in paper.variants.items()}
+    return project.model_copy(update={"papers": {name: paper.model_copy(update={"variants": variants})}})
 
-    If the runs of two folders used different sets in place of one, the later folder counts.
+
+def _datasets(groups: Iterable[Sequence[Path]], scale: str, name: str, config: Path) -> dict[str, str]:
+    """The data sets that runs of a paper were trained and tested on in place of those that the scale plans.
+
+    If two groups of runs used different sets in place of one, the later group counts.
     """
     plain = load({"scale": scale, "papers": [name]}, config)
     used: dict[str, str] = {}
-    for files in map(Layout, folders):
-        pairs = list(_used(files, name, plain.papers[name]))
+    for runs in groups:
+        pairs = list(_used(runs, plain.papers[name]))
         used |= {planned: plain.dataset(planned) for planned, _ in pairs}
         used |= {planned: other for planned, other in pairs if plain.dataset(planned) != other}
     return {name: other for name, other in used.items() if plain.dataset(name) != other and other in catalogue.names()}
 
 
-def _used(files: Layout, name: str, paper: Paper) -> Iterator[tuple[str, str]]:
-    """The data sets that the runs of a paper should use, each with the one that was used."""
-    for run in _runs(files, name, paper.variants):
-        if (record := run / "record.json").exists():
-            planned, other = paper.variants[run.parent.name].data, read_json(record)["dataset"]["name"]
+def _used(runs: Iterable[Path], paper: Paper) -> Iterator[tuple[str, str]]:
+    """The data sets that runs should use, each with the one that was used."""
+    for run in runs:
+        if run.parent.name in paper.variants:
+            planned, other = paper.variants[run.parent.name].data, read_json(run / "record.json")["dataset"]["name"]
             yield planned.split("/")[0], other.split("/")[0]
         for head, protocol, result in head_results(run):
             if head in paper.heads and protocol in paper.protocols:
@@ -365,33 +392,42 @@ def _used(files: Layout, name: str, paper: Paper) -> Iterator[tuple[str, str]]:
                 yield planned.split("/")[0], other.split("/")[0]
 
 
-def _records(folder: Path, paper: str) -> list[Path]:
-    """The records of a paper's runs; of all papers for `*`."""
-    return sorted(folder.glob(str(FILES.run(paper, "*", "*") / "record.json")))
+def _keep_first_arrays(runs: Sequence[Path]) -> None:
+    """Delete the arrays of runs, except of the first seed of each variant that has them."""
+    having = [run for run in runs if layout.arrays(run).exists()]
+    first = {run.parent: run for run in reversed(having)}
+    for run in set(having) - set(first.values()):
+        layout.arrays(run).unlink()
 
 
-def _names(left_out: LeftOut | None) -> list[str]:
-    """The data sets and variants that were left out."""
-    return [*left_out.sets, *left_out.named] if left_out else []
+def _draw_paper(results: Results, published: Layout) -> list[str]:
+    """Write the metrics, tables and figures of a paper. Return the figures whose published pictures are kept."""
+    name, files, kept = results.name, results.files, []
+    collect.metrics(results)
+    for table in results.paper.tables:
+        draw.table(table, results, results.folder)
+        files.table(name, table)[2].unlink()  # LaTeX
+    shown, before = {}, read_json(published.shown(name)) if published.shown(name).exists() else {}
+    for figure in results.paper.figures:
+        try:
+            shown[figure] = draw.figure(figure, results, results.folder, ("png",))
+        except Missing:
+            there = [file for file in published.figure(name, figure) if file.exists()]
+            for file in there:
+                shutil.copyfile(file, results.folder / file.name)
+            kept += [figure] if there else []
+            shown[figure] = before.get(figure, "")
+    write_json(files.shown(name), {figure: sentence for figure, sentence in shown.items() if sentence})
+    return kept
 
 
-def _about(files: Layout, name: str, left_out: LeftOut | None, older: Sequence[str]) -> dict[str, Any]:
-    """A paper's entry in the manifest. `older`: figures that lack newer runs."""
-    made: list[Record] = [*read_records(_records(files.folder, name))]
-    made += [read_json(file) for file in sorted(files.folder.glob(str(FILES.timing(name, "*"))))]
-    commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
-    without = {"without": left_out.model_dump(mode="json")} if left_out else {}
-    kept = {"older_figures": list(older)} if older else {}
-    return {"commits": commits, "dirty": dirty(made), **without, **kept}
-
-
-def _check_size(folder: Path) -> None:
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if total > MOST_BYTES:
-        raise UserError(
-            f"{folder.name}: {total / 1e6:.1f} MB, more than the limit of {MOST_BYTES / 1e6:.0f} MB for git; "
-            "draw the figures at a lower resolution"
-        )
+def _marked(paper: Paper, kept: Collection[str]) -> Paper:
+    """The paper with captions that say which pictures are kept."""
+    figures = {
+        name: figure.model_copy(update={"caption": f"{figure.caption} {KEPT}"}) if name in kept else figure
+        for name, figure in paper.figures.items()
+    }
+    return paper.model_copy(update={"figures": figures})
 
 
 def _swap(new: Path, old: Path) -> None:
@@ -406,32 +442,26 @@ def _swap(new: Path, old: Path) -> None:
     except OSError:
         os.replace(aside, old)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m recaps.report.publish", description="Publish finished papers in git."
+        prog="python -m recaps.report.publish", description="Publish the records of finished runs in git."
     )
     parser.add_argument("--scale", required=True, help="the scale they were run at, e.g. desk")
     parser.add_argument("--papers", nargs="+", default=(), help="only these papers (default: all finished ones)")
-    parser.add_argument("--without", nargs="+", default=(), help="data sets and variants that the run left out")
-    parser.add_argument(
-        "--add", action="store_true", help="keep published runs of the same papers with other seeds or variants"
-    )
+    parser.add_argument("--without", nargs="+", default=(), help="data sets and variants that the runs left out")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
     parser.add_argument("--config", type=Path, default=Path("config"), help="folder of the configuration")
     parser.add_argument(
         "--allow-dirty", action="store_true", help="also publish runs of uncommitted code; the record says so"
     )
-    parser.add_argument(
-        "--rescore", action="store_true", help="publish nothing; judge the published papers by the claims of today"
-    )
+    parser.add_argument("--draw", action="store_true", help="publish nothing; draw the published record again")
     options = parser.parse_args(arguments)
     target = options.results / "published" / options.scale
-    if options.rescore:
-        manifest = rescore(target, options.config)
+    if options.draw:
+        manifest = draw_again(target, options.config)
     else:
         manifest = publish(
             options.results / options.scale,
@@ -439,16 +469,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.config,
             papers=options.papers,
             without=options.without,
-            add=options.add,
             allow_dirty=options.allow_dirty,
         )
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
     papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())
-    print(f"{target}: {papers}; {len(manifest['files'])} files, {len(manifest['left_out'])} large data files left out")
+    print(f"{target}: {papers}; {len(manifest['files'])} files")
     for name, about in manifest["papers"].items():
-        if older := about.get("older_figures"):
-            print(f"{name}: these figures lack newer runs, because the record lacks what they need: {', '.join(older)}")
+        if kept := about.get("kept"):
+            print(f"{name}: pictures that cannot be drawn again until their runs are made anew: {', '.join(kept)}")
+        if other := about.get("other_settings"):
+            print(f"{name}: trained or measured with other settings than today: {', '.join(other)}")
     return 0
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.stats import bootstrap
 
 from recaps import io
+from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.errors import UserError
 from recaps.evaluation import record
@@ -112,17 +113,17 @@ class Results:
         """The arrays of a part of a run's record; of the first seed that has arrays if none is given.
 
         Raises:
-            UserError: there are none.
+            Missing: there are none.
         """
-        seed = self.seed_with_arrays(variant) if seed is None else seed
+        seed = self.seeds_with_arrays(variant)[0] if seed is None else seed
         found = record.read_arrays(self.run(variant, seed), part)
         self.shown.add((variant, seed))
         return found
 
-    def seed_with_arrays(self, variant: str) -> int:
-        """The first seed of a variant whose record has arrays; its first seed if there is none."""
+    def seeds_with_arrays(self, variant: str) -> list[int]:
+        """The seeds of a variant whose records have arrays; its first seed if there are none."""
         seeds = self.own_seeds[variant]
-        return next((seed for seed in seeds if layout.arrays(self.run(variant, seed)).exists()), seeds[0])
+        return [seed for seed in seeds if layout.arrays(self.run(variant, seed)).exists()] or [seeds[0]]
 
     def run(self, variant: str, seed: int | None = None) -> Path:
         """Folder of a run; of the first seed if none is given."""
@@ -164,6 +165,23 @@ class Results:
     def accuracy(self, variant: str, head: str, protocol: str) -> Array:
         """A head's accuracy in percent for every seed, [seeds]."""
         return np.array([100 * result["accuracy"] for result in self.head(variant, head, protocol)])
+
+
+def of_project(project: Project, name: str, files: Layout, values: Mapping[str, Printed]) -> Results:
+    """The results of a paper. `values`: what the paper prints, by claim id."""
+    paper, own = project.papers[name], project.own_data(name)
+    if own:  # the paper's numbers are about other data
+        values = {claim: each._replace(value=math.nan, sd=None) for claim, each in values.items()}
+    return Results(
+        name=name,
+        paper=paper,
+        files=files,
+        own_seeds={variant: project.seeds_of(settings) for variant, settings in paper.variants.items()},
+        resolve=project.resolve,
+        printed=values,
+        stand_in=any(map(project.stand_in, paper.used_sets)),
+        own=own,
+    )
 
 
 def time_ratio_row(variant: str, seed: int, metric: str, timing: Mapping[str, Any], other: str) -> MetricRow:

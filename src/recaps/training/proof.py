@@ -44,7 +44,7 @@ def digests(
         device: `cpu` or `cuda`.
         threads: CPU threads.
     """
-    where, training, arrays = devices.choose(device, threads), Training.model_validate(settings["training"]), None
+    where, training = devices.choose(device, threads), Training.model_validate(settings["training"])
     arrays = read(Path(dataset))
     shape = view_shape(arrays.images.shape[1:], training)
     model = fresh_model(settings, shape, int(arrays.record["classes"]), seed).place(where)
@@ -75,7 +75,7 @@ def _digest(tensors: list[Tensor]) -> str:
     state = hashlib.sha256()
     for each in tensors:
         state.update(f"{each.dtype} {tuple(each.shape)}".encode())
-        state.update(each.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if each.numel() else b"")
+        state.update(each.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
     return state.hexdigest()[:16]
 
 

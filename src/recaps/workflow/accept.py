@@ -56,7 +56,7 @@ def _differs_in_modules(state: State, job: Job) -> bool:
     receipt = state.receipts.of(job.outputs)
     if receipt is None or not state.reason(job):
         return False
-    planned = job.identity() | {"data": state.receipts.data(map(Path, job.inputs))}
+    planned = state.planned(job)
     return not differences(receipt["identity"] | {"modules": planned["modules"]}, planned)
 
 

@@ -39,7 +39,7 @@ class Layout:
         return self.folder / "runs" / paper
 
     def run(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
-        """Return the folder of a run. It holds `RUN_FILES`, `READ_FILES`, its heads' results and `MEASURED_FILES`."""
+        """Return the folder of a run: `RUN_FILES`, `READ_FILES`, the results of its heads and `MEASURED_FILES`."""
         return self.runs(paper) / variant / f"seed-{seed}"
 
     def checkpoints(self, paper: str = "{paper}", variant: str = "{variant}", seed: int | str = "{seed}") -> Path:
@@ -62,6 +62,10 @@ class Layout:
 
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
+
+    def shown(self, paper: str = "{paper}") -> Path:
+        """Return the sentences that name the runs whose pictures a paper's figures show."""
+        return self.paper(paper) / "shown.json"
 
     def scorecard(self) -> list[Path]:
         return [self.folder / f"scorecard.{ending}" for ending in SCORECARD_FORMATS]

@@ -611,6 +611,11 @@ class Plan:
             scriptdir=Path("workflow", "scripts"),
         )
 
+    def jobs_of(self, paper: str, variant: str, seed: int) -> list[Job]:
+        """Return the jobs that make the files of a run."""
+        files = {file for each in self.of_run(paper, variant, seed).values() for file in each}
+        return [job for job in self.jobs if not files.isdisjoint(job.outputs)]
+
     def needed(self, targets: Collection[str]) -> list[Job]:
         """Return the jobs that the targets need: names of the Snakefile's targets, or files. None: the default."""
         files = {os.path.normpath(file) for target in targets or ("all",) for file in self._target(target)}

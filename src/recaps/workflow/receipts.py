@@ -72,24 +72,24 @@ class Receipts:
         found = self.places.get(place(files))
         return found if found is not None and all(file in self._outputs for file in files) else None
 
-    def data(self, inputs: Iterable[Path]) -> dict[str, str]:
-        """Return the digests of a job's inputs that have receipts, by their names; those of a data set as one."""
-        found: dict[str, str] = {}
+    def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
+        """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt."""
+        found: dict[str, str | None] = {}
         for file in inputs:
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:
                 name, about = os.path.relpath(file, self.folder), self._outputs.get(file, {})
                 digest = about.get("content", about.get("sha256"))
-            if digest:
-                found[name] = digest
+            found[name] = digest
         return found
 
     def check(self, *, refresh: bool = True, whole: bool = False) -> list[Path]:
         """Return the outputs that have changed since they were made; missing ones have not.
 
         Args:
-            refresh: note the times of files that are the same nevertheless, so that each is read once.
+            refresh: give files that are the same nevertheless their time back, so that each is read once. The receipts
+                stay as they are, also in a clone, where all times are new: DVC versions them.
             whole: read every file, not only those with another size or time.
         """
         return [file for each, found in self.places.items() for file in _changed(each, found, refresh, whole)]
@@ -174,25 +174,25 @@ def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Pa
 
     A job that makes these files again at the same time first deletes the receipt, or its entries.
     """
-    folder, moved, changed = place.parents[1], False, []
+    folder, same, changed = place.parents[1], {}, []
     for name, about in found["outputs"].items():
         file = Path(os.path.normpath(folder / name))
         try:
             now = file.stat()
         except FileNotFoundError:
             continue
-        same_state = (now.st_size, now.st_mtime_ns) == (about["size"], about["time"])
-        if same_state and not whole:
+        as_made = (now.st_size, now.st_mtime_ns) == (about["size"], about["time"])
+        if as_made and not whole:
             continue
         if _digest(file) not in (about["sha256"], None):
             changed.append(file)
-        elif not same_state:
-            moved, about["size"], about["time"] = True, now.st_size, now.st_mtime_ns
-    if (moved or changed) and read(place) is None:
+        elif not as_made:
+            same[file] = about["time"]
+    if changed and read(place) is None:
         return []
-    if moved and refresh and not changed:
-        with suppress(UserError, TryAgain):  # another user's results, or a read-only disk
-            write_json(place, found)
+    for file, time in same.items() if refresh else ():
+        with suppress(OSError):  # another user's results, or a read-only disk
+            os.utime(file, ns=(time, time))
     return changed
 
 

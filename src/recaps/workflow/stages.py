@@ -2,13 +2,12 @@
 
 The rules' script and `python -m recaps run` call them. A stage gets a job with `input`, `output`, `params`,
 `wildcards`, `config`, `resources`, `threads` and `scriptdir`, as Snakemake passes them to scripts, and calls one
-function of the library. Each stage imports that function itself: this keeps other stages' code out of its fingerprint,
-and lets `recaps.workflow.job` open the log and set the number of threads first.
+function of the library. Each stage imports that function itself: this keeps other stages' code out of its identity, and
+lets `recaps.workflow.job` open the log and set the number of threads first.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -31,7 +30,7 @@ def make(stage: str, job: Any) -> None:
         UserError: an input has changed since it was made; or see the stage.
     """
     outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
-    inputs = [Path(file) for file in _flat(job.input)]
+    inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
     refuse(changed(inputs))
     with _locked(stage, job) as lease, receipt(outputs, job.params.identity | {"data": Receipts(folder).data(inputs)}):
         globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
@@ -179,11 +178,9 @@ def draw_tables(job: Any) -> None:
 
 def draw_figures(job: Any) -> None:
     """Draw the figures of one paper from saved results."""
-    from recaps.report.draw import figure
+    from recaps.report.draw import figures
 
-    results = saved_results(job)
-    for name in results.paper.figures:
-        figure(name, results, results.folder)
+    figures(saved_results(job))
 
 
 def score_claims(job: Any) -> None:
@@ -221,25 +218,13 @@ def saved_results(job: Any) -> Any:
     """
     from recaps.config.load import Project
     from recaps.report.claims import Printed
-    from recaps.report.results import Results
+    from recaps.report.results import of_project
     from recaps.workflow.layout import Layout
 
     project = Project.model_validate(job.params.project)
-    [(name, paper)] = project.papers.items()
-    own = project.own_data(name)
+    [name] = project.papers
     printed = {claim: Printed(*each) for claim, each in job.params.printed.items()}
-    if own:  # the paper's numbers are about other data
-        printed = {claim: each._replace(value=math.nan, sd=None) for claim, each in printed.items()}
-    return Results(
-        name=name,
-        paper=paper,
-        files=Layout(Path(job.output[0]).parents[2]),
-        own_seeds={name: project.seeds_of(variant) for name, variant in paper.variants.items()},
-        resolve=project.resolve,
-        printed=printed,
-        stand_in=any(project.stand_in(name) for name in paper.used_sets),
-        own=own,
-    )
+    return of_project(project, name, Layout(Path(job.output[0]).parents[2]), printed)
 
 
 @contextmanager

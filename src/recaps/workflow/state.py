@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from recaps.workflow.receipts import Receipts, refuse
 
 #: Results to make again that a start names.
 SHOWN = 10
+#: Why results without a receipt are made again.
+UNKNOWN = "nothing says what made it"
 
 
 class State:
@@ -38,15 +40,35 @@ class State:
         with exits():
             refuse(self.receipts.check(refresh=not dry))
 
+    def again(self, workflow: Any) -> Callable[..., Callable[[Any], list[str]]]:
+        """Return a function of a stage that returns an input function without files.
+
+        Snakemake calls this one for each job of the stage; it makes Snakemake repeat those whose results do not match
+        the plan. The stage's names that are no wildcards of its rule are given with the stage.
+        """
+
+        def again(stage: str, **names: Any) -> Callable[[Any], list[str]]:
+            def none(wildcards: Any) -> list[str]:
+                if workflow.is_main_process:
+                    workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
+                return []
+
+            return none
+
+        return again
+
     def reason(self, job: Job) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
-        if not all(os.path.exists(file) for file in job.outputs):
-            return ""
+        return self.difference(job) if all(os.path.exists(file) for file in job.outputs) else ""
+
+    def difference(self, job: Job) -> str:
+        """Return in what a job's outputs differ from the plan, whether they are still there or not."""
         receipt = self.receipts.of(job.outputs)
-        if receipt is None:
-            return "nothing says what made it"
-        planned = job.identity() | {"data": self.receipts.data(map(Path, job.inputs))}
-        return "; ".join(differences(receipt["identity"], planned))
+        return "; ".join(differences(receipt["identity"], self.planned(job))) if receipt else UNKNOWN
+
+    def planned(self, job: Job) -> dict[str, Any]:
+        """Return the identity that a job's outputs should have."""
+        return job.identity() | {"data": self.receipts.data(map(Path, job.inputs))}
 
     def to_repeat(self, stage: str, names: Mapping[str, Any]) -> Iterable[str]:
         """Return the outputs of a job if they do not match the plan. The first time, a line says why."""

@@ -51,10 +51,8 @@ def orphans(plan: Plan) -> Iterator[Path]:
     state = State(plan)
     for file in sorted(plan.files.folder.glob(f"checkpoints/*/*/seed-*/*/{IDENTITY}")):
         job = planned.get("/".join(file.parts[-5:-2]))
-        needed = job is not None and not differences(
-            read_json(file), job.identity() | {"data": state.receipts.data(map(Path, job.inputs))}
-        )
-        if not needed and not lease.holder(file.parents[1]):
+        other = job is None or differences(read_json(file), state.planned(job))
+        if other and not lease.holder(file.parents[1]):
             yield file.parent
 
 
@@ -93,10 +91,7 @@ def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
 
 def _of_run(state: State, name: str) -> Iterator[str]:
     for paper, variant, seed in chosen(state.plan, name):
-        files = {file for each in state.plan.of_run(paper, variant, seed).values() for file in each}
-        for job in state.plan.jobs:
-            if files.isdisjoint(job.outputs):
-                continue
+        for job in state.plan.jobs_of(paper, variant, seed):
             if not _is_there(job):
                 yield f"{job}: not made yet"
             else:

@@ -703,11 +703,13 @@ def test_an_added_variant_has_its_rows_and_panels_without_code(tmp_path: Path) -
     mine = config().papers["experts"].variants["mnist-experts"]
     mine = mine.model_copy(update={"title": "My experts"}).model_dump(mode="json")
     letters = config().papers["experts"].variants["mnist-vae"].model_dump(mode="json")
-    results = make(tmp_path, config(added={"mnist-myexperts": mine, "letters-vae": letters}), (0,))
+    other = config().papers["experts"].variants["mnist-judge"].model_copy(update={"images": ()}).model_dump(mode="json")
+    added = {"mnist-myexperts": mine, "letters-vae": letters, "mnist-otherjudge": other}
+    results = make(tmp_path, config(added=added), (0,))
     rows = tables.table_1(results)
     mnist = list(rows[rows["data set"] == "MNIST"]["model"])
     assert mnist[-3:] == ["My experts (complete domain)", "My experts (restricted domain)", "test images"]
-    assert len(mnist) == 7
+    assert len(mnist) == 7, "a ConvNet without images is no judge"
     assert rows[rows["model"] == "My experts (complete domain)"].notna().all(axis=None)
     for figure in (figures.figure_2, figures.figure_3, figures.figure_4, figures.figure_5, figures.figure_6):
         drawing, data = figure(results)

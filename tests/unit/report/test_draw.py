@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from recaps.io import read_json
 from recaps.report import draw
 from recaps.report.plots import mosaic
-from recaps.report.results import STAND_IN
+from recaps.report.results import STAND_IN, Results, of_project
 
 pytestmark = pytest.mark.unit
 
@@ -52,6 +55,36 @@ def test_a_drawing_of_stand_ins_says_so_at_the_top(place: str, tmp_path: Path) -
     assert line.get_text() == "Stand-in data: not a result"
     assert all(above.y0 > other.y1 for other in others)
     plt.close(figure)
+
+
+def test_figures_name_the_runs_that_they_show(tree: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib.pyplot as plt
+
+    made = tree(seeds=(0, 1))
+    results = of_project(made.project, "sparse", made.files, {})
+    shown = {
+        "figure-1": [("dense", 0), ("supcaps", 0), ("sparsecaps", 1)],
+        "figure-2": [("supcaps", 1), ("supcaps", 0)],
+        "figure-3": [("dense", None)],
+    }
+
+    def function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
+        def figure(results: Results) -> Any:
+            for variant, seed in shown.get(name, ()):
+                results.arrays(variant, "values", seed)
+            return plt.figure(figsize=(0.2, 0.2)), pd.DataFrame()
+
+        return figure
+
+    monkeypatch.setattr(draw, "_function", function)
+    draw.figures(results)
+    title = made.project.papers["sparse"].variants["sparsecaps"].title
+    assert read_json(made.files.shown("sparse")) == {
+        "figure-1": f"Shown: seed 0; {title} seed 1.",
+        "figure-2": "Shown: seeds 0, 1.",
+        "figure-3": "Shown: seed 0.",
+    }
+    assert f" Shown: seed 0; {title} seed 1.\n" in made.build()
 
 
 def test_latex_escapes_special_characters() -> None:

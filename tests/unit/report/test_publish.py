@@ -9,22 +9,50 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from places import CONFIG
 
+from recaps import npz
 from recaps.errors import UserError
 from recaps.papers import FOLDER
-from recaps.report import compare, publish, scorecard
+from recaps.report import collect, compare, draw, publish, scorecard
 from recaps.report.claims import read
+from recaps.report.results import Results
 from recaps.report.verdicts import NOT_RUN
 
 pytestmark = pytest.mark.unit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+#: The figures of `tree` that read no arrays.
+PLAIN = ("figure-1", "accuracy-along-training", "accuracy-at-accuracy")
+
+
+@pytest.fixture(autouse=True)
+def drawings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw small tables and figures in place of the papers' own, which need more than `tree` has."""
+
+    def table(results: Results) -> pd.DataFrame:
+        rows = results.metrics[results.metrics["metric"] == "loss-last-fifth"]
+        return rows[["variant", "seed", "value"]].reset_index(drop=True)
+
+    def figure(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
+        variants = () if name in PLAIN else results.paper.matching(results.paper.figures[name].needs)
+        values = [results.arrays(variant, "values")["values"].mean() for variant in variants]
+        return plt.figure(figsize=(0.2, 0.2)), pd.DataFrame({"variant": variants, "value": values})
+
+    def function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
+        return table if kind == "tables" else partial(figure, name)
+
+    monkeypatch.setattr(draw, "_function", function)
+    monkeypatch.setattr(collect, "_combined", lambda results: [])
 
 
 def published(results: Any) -> Path:
@@ -33,6 +61,10 @@ def published(results: Any) -> Path:
 
 def manifest_of(results: Any) -> Any:
     return json.loads((published(results) / "MANIFEST.json").read_text())
+
+
+def page_of(results: Any) -> str:
+    return (published(results) / "index.html").read_text(encoding="utf-8")
 
 
 def run_publish(results: Any, *options: str) -> int:
@@ -50,16 +82,15 @@ def run_compare(results: Any) -> int:
 
 def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     results = tree()
-    (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
     assert run_publish(results) == 0
-    assert "1 large data files left out" in capsys.readouterr().out
     target = published(results)
     manifest = manifest_of(results)
+    assert capsys.readouterr().out == f"{target}: sparse; {len(manifest['files'])} files\n"
     files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
     assert files - {"MANIFEST.json"} == set(manifest["files"])
     for name, digest in manifest["files"].items():
         assert hashlib.sha256((target / name).read_bytes()).hexdigest() == digest
-    run = "runs/sparse/dense/seed-0"
+    run = "runs/sparse/dense/seed-1"
     assert {
         "scorecard.csv",
         "scorecard.md",
@@ -68,11 +99,228 @@ def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[st
         "papers/sparse/table-1.md",
     } <= files
     assert {"papers/sparse/figure-3.png", "papers/sparse/figure-4.csv"} <= files
-    assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads.json"} <= files
-    assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
+    assert {f"{run}/record.json", f"{run}/config.json", f"{run}/heads.json", f"{run}/numbers.csv"} <= files
     assert manifest["papers"] == {"sparse": {"commits": [COMMIT], "dirty": False}}
-    assert not [name for name in files if name.endswith((".safetensors", ".pdf", ".tex", ".npz"))]
+    assert not [name for name in files if name.endswith((".safetensors", ".pdf", ".tex"))]
     assert [path.name for path in target.parent.iterdir()] == [results.scale]
+
+
+def test_the_metrics_are_those_of_the_run(tree: Callable[..., Any]) -> None:
+    results = tree()
+    assert run_publish(results) == 0
+    made, kept = (
+        pd.read_csv(folder / "papers/sparse/metrics.csv").sort_values(["variant", "seed", "metric"], ignore_index=True)
+        for folder in (results.root, published(results))
+    )
+    pd.testing.assert_frame_equal(made, kept[list(made)])
+
+
+def test_arrays_are_those_of_the_lowest_seed_that_has_them(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(2, 10))
+    (results.run("dense", 2) / "arrays.npz").unlink()
+    with pytest.raises(UserError, match="dense/seed-2: in the metrics of sparse, but not a finished run"):
+        try_publish(results)
+    shutil.rmtree(results.root)
+    results = tree(seeds=(2, 10))
+    try_publish(results)
+    arrays = {path.parent.name for path in published(results).rglob("arrays.npz")}
+    assert arrays == {"seed-2"}
+    (published(results) / "runs/sparse/dense/seed-2/arrays.npz").unlink()
+    shutil.rmtree(results.root)
+    results = tree(seeds=(10, 11))
+    try_publish(results)
+    dense = published(results) / "runs/sparse/dense"
+    assert [path.parent.name for path in dense.rglob("arrays.npz")] == ["seed-10"]
+    assert {path.parent.name for path in published(results).rglob("arrays.npz")} == {"seed-2", "seed-10"}
+
+
+def test_a_caption_names_the_seeds_that_its_picture_shows(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    try_publish(results)
+    for variant in ("dense", "sparsecaps"):
+        (published(results) / f"runs/sparse/{variant}/seed-0/arrays.npz").unlink()
+    shutil.rmtree(results.root)
+    results = tree(seeds=(1,))
+    try_publish(results)
+    paper = results.project.papers["sparse"]
+    (caption,) = re.findall(r'id="sparse-figure-3".*?<figcaption>(.*?)</figcaption>', page_of(results), re.DOTALL)
+    titles = [paper.variants[variant].title for variant in paper.variants if variant in ("dense", "sparsecaps")]
+    assert f" Shown: seed 0; {titles[0]} seed 1; {titles[1]} seed 1." in caption.replace("&gt;", ">")
+    (other,) = re.findall(r'id="sparse-figure-1".*?<figcaption>(.*?)</figcaption>', page_of(results), re.DOTALL)
+    assert "Shown" not in other
+    data = pd.read_csv(published(results) / "papers/sparse/figure-3.csv").set_index("variant")["value"]
+    assert data[["dense", "sparsecaps", "supcaps"]].tolist() == [1, 1, 0]
+
+
+def test_a_picture_whose_runs_lack_arrays_is_kept_and_listed(
+    tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tree(seeds=(0,))
+    try_publish(results)
+    paper, target = results.project.papers["sparse"], published(results)
+    having = [name for name, figure in paper.figures.items() if "supcaps" in paper.matching(figure.needs)]
+    kept = sorted(set(having) - set(PLAIN))
+    assert kept
+    before = {name: (target / f"papers/sparse/{name}.png").read_bytes() for name in paper.figures}
+    (target / f"papers/sparse/{kept[0]}.png").write_bytes(before[kept[0]] + b"marked")
+    (target / "papers/sparse/figure-5.png").write_bytes(b"drawn again")
+    (target / "runs/sparse/supcaps/seed-0/arrays.npz").unlink()
+    assert run_publish(results, "--draw") == 0
+    assert manifest_of(results)["papers"]["sparse"]["kept"] == kept
+    assert (
+        f"sparse: pictures that cannot be drawn again until their runs are made anew: {', '.join(kept)}\n"
+        in capsys.readouterr().out
+    )
+    after = {name: (target / f"papers/sparse/{name}.png").read_bytes() for name in paper.figures}
+    assert after == {**before, kept[0]: before[kept[0]] + b"marked"}
+    page = page_of(results)
+    assert page.count(publish.KEPT) == len(kept)
+    (caption,) = re.findall(rf'id="sparse-{kept[0]}".*?<figcaption>(.*?)</figcaption>', page, re.DOTALL)
+    assert f"{publish.KEPT} Shown: seed 0." in caption
+    assert run_publish(results) == 0
+    assert "kept" not in manifest_of(results)["papers"]["sparse"]
+    assert publish.KEPT not in page_of(results)
+
+
+def test_a_figure_that_cannot_be_drawn_and_never_was_is_missing(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,))
+    try_publish(results)
+    for file in published(results).rglob("figure-3.*"):
+        file.unlink()
+    (published(results) / "runs/sparse/supcaps/seed-0/arrays.npz").unlink()
+    assert run_publish(results, "--draw") == 0
+    title = results.project.papers["sparse"].figures["figure-3"].title
+    assert f"Not made in this run: {title}</p>" in page_of(results)
+
+
+def test_new_seeds_join_those_that_are_there(tree: Callable[..., Any]) -> None:
+    first = tree(seeds=(0, 1))
+    try_publish(first)
+    before = manifest_of(first)["files"]
+    shutil.rmtree(first.root)
+    second = tree(seeds=(2,))
+    try_publish(second)
+    files = manifest_of(second)["files"]
+    of_runs = {name: digest for name, digest in before.items() if name.startswith("runs/")}
+    assert of_runs.items() <= files.items()
+    assert "runs/sparse/dense/seed-2/numbers.csv" in files
+    metrics = pd.read_csv(published(second) / "papers/sparse/metrics.csv")
+    assert len(metrics) == 3 * len(second.metrics())
+    assert sorted(set(metrics["seed"])) == [0, 1, 2]
+    card = scorecard.load(published(second) / "scorecard.csv").set_index("id")
+    assert card.loc["sparse/table-1/sparsecaps-affnist-a", "seeds"] == 3
+    assert '<a href="runs/sparse/dense/seed-2/record.json">2</a>' in page_of(second)
+
+
+def test_a_run_that_is_published_again_replaces_the_old_one(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0, 1))
+    try_publish(results)
+    (published(results) / "runs/sparse/dense/seed-1/scores.json").write_text("{}")
+    file = results.run("dense", 1) / "numbers.csv"
+    file.write_text(file.read_text().replace("loss-last-fifth,2.", "loss-last-fifth,7."))
+    assert "loss-last-fifth,7." in file.read_text()
+    results.sign()
+    try_publish(results)
+    metrics = pd.read_csv(published(results) / "papers/sparse/metrics.csv").set_index(["variant", "seed", "metric"])
+    assert 7.4 < metrics.loc[("dense", 1, "loss-last-fifth"), "value"] < 7.6
+    assert 2.4 < metrics.loc[("dense", 0, "loss-last-fifth"), "value"] < 2.6
+    assert not (published(results) / "runs/sparse/dense/seed-1/scores.json").exists()
+
+
+def test_a_timing_is_replaced_by_one_of_all_its_variants(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative")
+    new = results.papers / "timings/steps.json"
+    kept = published(results) / "papers/discriminative/timings/steps.json"
+    timing = json.loads(new.read_text())
+    for seconds, stays in (({"mnist-dr": [1], "mnist-l2": [2]}, False), ({"mnist-dr": [3]}, True)):
+        new.write_text(json.dumps({**timing, "seconds_per_step": seconds}))
+        try_publish(results)
+        assert (kept.read_text() == new.read_text()) is not stays
+    assert json.loads(kept.read_text())["seconds_per_step"] == {"mnist-dr": [1], "mnist-l2": [2]}
+
+
+def _train_longer(folder: Path, variant: str = "dense", seed: int = 0) -> None:
+    """Change the number of steps in the settings of a run."""
+    file = folder / f"runs/sparse/{variant}/seed-{seed}/config.json"
+    config = json.loads(file.read_text())
+    config["training"]["steps"] += 1
+    file.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("file", ["config.json", "record.json", "heads.json", "numbers.csv", "history.csv"])
+def test_an_edited_run_is_refused(tree: Callable[..., Any], file: str) -> None:
+    results = tree(seeds=(0,))
+    path = results.run("dense", 0) / file
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(UserError, match=rf"{file}: changed since it was made"):
+        try_publish(results)
+    assert not published(results).exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "where", "what"),
+    [
+        ("config.json", ("settings", "training", "steps"), r"training of .*, seed 0: training.steps: 7 -> \d+"),
+        ("config.json", ("modules", "recaps.nn.losses"), "training of sparse/dense, seed 0: recaps.nn.losses changed"),
+        (
+            "heads.json",
+            ("settings", "svm", "mnist", "head", "C"),
+            r"heads of sparse/dense, seed 0: svm.mnist.head.C: 7(\.0)? -> ",
+        ),
+        ("heads.json", ("data", "runs/sparse/dense/seed-0/latents.npz"), "latents.npz changed"),
+    ],
+)
+def test_what_differs_from_the_plan_is_refused(
+    tree: Callable[..., Any], stage: str, where: tuple[str, ...], what: str
+) -> None:
+    results = tree(seeds=(0,))
+    receipt = results.run("dense", 0) / ".made" / f"{stage}.json"
+    about = json.loads(receipt.read_text())
+    part = about["identity"]
+    for key in where[:-1]:
+        part = part[key]
+    assert where[-1] in part
+    part[where[-1]] = 7 if where[0] == "settings" else "7" * 16
+    receipt.write_text(json.dumps(about))
+    with pytest.raises(UserError, match=rf"{what}.*; run it again, or move this folder away"):
+        try_publish(results)
+    shutil.rmtree(receipt.parent)
+    with pytest.raises(UserError, match="nothing says what made it"):
+        try_publish(results)
+    assert not published(results).exists()
+
+
+def test_published_runs_of_other_settings_stay_and_are_named(
+    tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tree(seeds=(0,))
+    try_publish(results)
+    before = (published(results) / "papers/sparse/metrics.csv").read_bytes()
+    _train_longer(published(results))
+    assert run_publish(results, "--draw") == 0
+    assert (published(results) / "papers/sparse/metrics.csv").read_bytes() == before
+    assert manifest_of(results)["papers"]["sparse"]["other_settings"] == ["runs/sparse/dense/seed-0"]
+    sentence = "rained or measured with other settings than today: runs/sparse/dense/seed-0"
+    assert f"sparse: t{sentence}\n" in capsys.readouterr().out
+    assert f"<li>T{sentence}.</li>" in page_of(results)
+    shutil.rmtree(results.root)
+    with pytest.raises(UserError, match="sparse/dense: the published seed-0 was trained with other settings"):
+        try_publish(tree(seeds=(1,)))
+    shutil.rmtree(results.root)
+    try_publish(tree(seeds=(0,)))
+    assert "other_settings" not in manifest_of(results)["papers"]["sparse"]
+
+
+def test_runs_before_identities_are_counted(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0, 1))
+    file = results.run("dense", 0) / "record.json"
+    try_publish(results)
+    assert "before identities" not in page_of(results)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "origin": "before identity"}))
+    results.sign()
+    try_publish(results)
+    runs = 2 * len(results.project.papers["sparse"].variants)
+    assert f"<li>1 of {runs} runs were made before identities were recorded.</li>" in page_of(results)
 
 
 def test_the_page_links_to_the_files_beside_it(tree: Callable[..., Any]) -> None:
@@ -90,20 +338,22 @@ def test_the_page_links_to_the_files_beside_it(tree: Callable[..., Any]) -> None
 
 def test_the_page_names_the_data_that_was_used(tree: Callable[..., Any]) -> None:
     """As the records have it: the configuration of the run is not known."""
+    sentence = "The set affnist was replaced by affnist-generated, which the papers did not use"
     results = tree(seeds=(0,))
-    for file in results.root.glob("runs/sparse/dense/seed-*/record.json"):
-        record = json.loads(file.read_text())
-        record["dataset"]["name"] = "mnist-shifted"
-        file.write_text(json.dumps(record))
     assert run_publish(results) == 0
-    page = (published(results) / "index.html").read_text(encoding="utf-8")
-    assert re.search(r"The set \S+ was replaced by mnist-shifted, which the papers did not use", page)
+    assert sentence in page_of(results)
+    shutil.rmtree(results.root)
+    official = tree(seeds=(0,), datasets={"affnist": "affnist"})
+    assert run_publish(official) == 0
+    assert sentence not in page_of(official)
+    assert "other_settings" not in manifest_of(official)["papers"]["sparse"]
 
 
 def test_a_history_is_thinned(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     file = results.run("dense", 0) / "history.csv"
     pd.DataFrame({"step": range(1000), "loss": 1.0}).to_csv(file, index=False)
+    results.sign()
     assert run_publish(results) == 0
     history = pd.read_csv(published(results) / file.relative_to(results.root))
     steps = history["step"].tolist()
@@ -118,6 +368,7 @@ def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
     history = pd.DataFrame({"step": range(1, 1001), "loss": 1.0})
     history["test_error"] = [float(step) if step % 50 == 0 else None for step in history["step"]]
     history.to_csv(file, index=False)
+    results.sign()
     assert run_publish(results) == 0
     kept = pd.read_csv(published(results) / file.relative_to(results.root))
     assert kept["test_error"].dropna().tolist() == list(range(50, 1001, 50))
@@ -125,6 +376,7 @@ def test_a_history_keeps_its_test_errors(tree: Callable[..., Any]) -> None:
     assert len(kept) == 100 + 18 + publish.MOST_ROWS
     assert kept["step"].is_monotonic_increasing
     shutil.copyfile(published(results) / file.relative_to(results.root), file)
+    results.sign()
     assert run_publish(results) == 0
     assert pd.read_csv(published(results) / file.relative_to(results.root)).equals(kept), "thinned twice"
 
@@ -133,6 +385,7 @@ def test_a_history_has_six_digits(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     file = results.run("dense", 0) / "history.csv"
     file.write_text("step,loss,test_error\n12345678,0.123456789012345,\n12345679,1e-09,2.5\n")
+    results.sign()
     assert run_publish(results) == 0
     kept = (published(results) / file.relative_to(results.root)).read_text()
     assert kept == "step,loss,test_error\n12345678,0.123457,\n12345679,1e-09,2.5\n"
@@ -140,7 +393,6 @@ def test_a_history_has_six_digits(tree: Callable[..., Any]) -> None:
 
 def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
-    (results.papers / "figure-3.csv").write_text("a,b\n" + "1,2\n" * 60_000)
     assert run_publish(results) == 0
     before = manifest_of(results)["files"]
     (results.papers / "metrics.csv").write_text("spoilt\n")
@@ -154,7 +406,6 @@ def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> No
     sparse = {name: digest for name, digest in before.items() if not name.startswith(("scorecard", "index"))}
     assert sparse.items() <= manifest["files"].items()
     assert "papers/discriminative/timings/steps.json" in manifest["files"]
-    assert manifest["left_out"] == ["papers/sparse/figure-3.csv"]
 
 
 def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any]) -> None:
@@ -172,31 +423,22 @@ def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any])
     assert card["id"].tolist() == claims
 
 
-def test_rescoring_changes_the_scorecard_alone(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_drawing_again_copies_nothing(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     results = tree(seeds=(0,))
-    assert run_publish(results, "--rescore") == 1
+    assert run_publish(results, "--draw") == 1
     assert re.match(r"recaps: .*no published paper", capsys.readouterr().err)
     assert run_publish(results) == 0
     before = manifest_of(results)
-    (results.papers / "metrics.csv").write_text("not read\n")
-    card = published(results) / "scorecard.csv"
+    shutil.rmtree(results.root)
+    card, metrics = published(results) / "scorecard.csv", published(results) / "papers/sparse/metrics.csv"
     card.write_text(card.read_text().replace("reproduced", "changed"))
-    assert run_publish(results, "--rescore") == 0
+    metrics.write_text("not read\n")
+    for file in published(results).glob("papers/sparse/*.png"):
+        file.write_bytes(b"not read")
+    assert run_publish(results, "--draw") == 0
     assert manifest_of(results) == before
-    assert "changed" not in card.read_text()
-
-
-def test_a_record_of_the_old_layout_can_be_updated(tree: Callable[..., Any]) -> None:
-    """In older records the manifest has one list of commits for all papers."""
-    results = tree(seeds=(0,))
-    assert run_publish(results) == 0
-    new = manifest_of(results)
-    old = {"scale": "desk", "commits": [COMMIT], "dirty": False, "left_out": ["papers/sparse/figure-2.csv"]}
-    (published(results) / "MANIFEST.json").write_text(json.dumps(old | {"files": new["files"]}))
-    other = tree(seeds=(0,), paper="discriminative")
-    assert run_publish(other, "--papers", "discriminative") == 0
-    assert manifest_of(other)["papers"]["sparse"] == new["papers"]["sparse"]
-    assert manifest_of(other)["left_out"] == ["papers/sparse/figure-2.csv"]
+    for name, digest in before["files"].items():
+        assert hashlib.sha256((published(results) / name).read_bytes()).hexdigest() == digest
 
 
 def test_a_paper_that_is_not_there(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,11 +502,8 @@ def test_dirty_runs_need_consent(tree: Callable[..., Any], capsys: pytest.Captur
     ("missing", "message"),
     [
         ("papers/sparse/metrics.csv", "no finished paper"),
-        ("papers/sparse/figure-3.csv", "figure-3.csv: not made yet"),
-        (
-            "runs/sparse/dense/seed-0/record.json",
-            "dense/seed-0: in the metrics of sparse, but not a finished run",
-        ),
+        ("runs/sparse/dense/seed-0/record.json", "dense/seed-0: in the metrics of sparse, but not a finished run"),
+        ("runs/sparse/dense/seed-0/numbers.csv", "dense/seed-0: in the metrics of sparse, but not a finished run"),
     ],
 )
 def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, message: str) -> None:
@@ -277,11 +516,22 @@ def test_unfinished_runs_are_refused(tree: Callable[..., Any], missing: str, mes
     assert (published(results) / "MANIFEST.json").read_text() == before
 
 
+def test_a_run_in_training_is_left_for_later(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0, 1))
+    frame = results.metrics()
+    frame[frame["seed"] == 0].to_csv(results.papers / "metrics.csv", index=False)
+    (results.run("dense", 1) / "numbers.csv").unlink()
+    try_publish(results)
+    runs = {path.parent.relative_to(published(results)).as_posix() for path in published(results).rglob("record.json")}
+    assert "runs/sparse/dense/seed-1" not in runs
+    assert {"runs/sparse/dense/seed-0", "runs/sparse/supcaps/seed-1"} <= runs
+
+
 def test_a_variant_without_runs_is_refused(tree: Callable[..., Any]) -> None:
-    """A run that the metrics do not contain does not count."""
     results = tree(seeds=(0,), paper="discriminative")
     frame = results.metrics()
     frame[frame["variant"] != "fashion-l1"].to_csv(results.papers / "metrics.csv", index=False)
+    shutil.rmtree(results.run("fashion-l1", 0))
     with pytest.raises(
         UserError, match="no run of discriminative/fashion-l1; if it was left out, name it or its data set"
     ):
@@ -320,18 +570,30 @@ def test_a_paper_without_a_variant(tree: Callable[..., Any]) -> None:
 
 def test_what_an_earlier_run_left_behind_is_not_published(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,), paper="discriminative")
-    with pytest.raises(
-        UserError, match="contains metrics of fashion-dr; publish it with fashion-mnist, or run again without"
-    ):
-        try_publish(results, without=["fashion-mnist"])
-    frame = results.metrics()
-    frame[~frame["variant"].str.startswith("fashion")].to_csv(results.papers / "metrics.csv", index=False)
     try_publish(results, without=["fashion-mnist"])
     assert (results.papers / "figure-2.png").exists()
     assert results.run("fashion-dr", 0).exists()
     files = manifest_of(results)["files"]
     assert "papers/discriminative/figure-3.png" in files
     assert not [name for name in files if "fashion" in name or "figure-2" in name]
+
+
+def test_published_variants_cannot_be_left_out(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative")
+    try_publish(results)
+    with pytest.raises(UserError, match="discriminative/fashion-dr is published; to keep it, remove it or its data"):
+        try_publish(results, without=["fashion-mnist"])
+    with pytest.raises(UserError, match="there is no variant 'discrimnative/fashion-dr'"):
+        try_publish(results, without=["discrimnative/fashion-dr"])
+
+
+def test_variants_that_are_newer_than_the_record_are_left_out(tree: Callable[..., Any]) -> None:
+    results = tree(seeds=(0,), paper="discriminative")
+    try_publish(results)
+    shutil.rmtree(published(results) / "runs/discriminative/fashion-l1")
+    assert run_publish(results, "--draw") == 0
+    assert manifest_of(results)["papers"]["discriminative"]["without"]["named"] == ["discriminative/fashion-l1"]
+    assert "fashion-l1 was left out" in (published(results) / "scorecard.csv").read_text()
 
 
 def test_what_a_paper_goes_without_stays_in_the_record(tree: Callable[..., Any]) -> None:
@@ -380,9 +642,11 @@ def test_a_whole_run_beside_a_partial_one(tree: Callable[..., Any], partial_side
 
 def test_a_record_too_large_for_git_is_refused(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
-    with open(results.papers / "figure-1.png", "ab") as file:
-        file.truncate(publish.MOST_BYTES + 1)
-    with pytest.raises(UserError, match="more than the limit of 10 MB"):
+    noise = np.random.default_rng(0).bytes(publish.MOST_BYTES + 1)
+    arrays = {"values": np.zeros(4), "noise": np.frombuffer(noise, np.uint8)}
+    npz.save_parts(results.run("dense", 0) / "arrays.npz", {"values": arrays})
+    results.sign()
+    with pytest.raises(UserError, match=r"desk: 3.* MB, more than the limit of 30 MB"):
         try_publish(results)
     assert list(published(results).parent.iterdir()) == []
 
@@ -427,12 +691,12 @@ def test_other_settings_are_told(tree: Callable[..., Any], capsys: pytest.Captur
     for seed, steps in ((0, 7), (1, 8)):
         file = results.root / "runs" / "sparse" / "dense" / f"seed-{seed}" / "config.json"
         config = json.loads(file.read_text())
-        theirs, config["training"]["steps"], config["new"] = config["training"]["steps"], steps, 1
+        theirs, config["training"]["steps"] = config["training"]["steps"], steps
         file.write_text(json.dumps(config))
     capsys.readouterr()
     assert run_compare(results) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("other settings")]
-    assert lines == [f"other settings: sparse/dense: training.steps 7 (published: {theirs})"]
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("made otherwise")]
+    assert lines == [f"made otherwise than published: sparse/dense: training.steps: {theirs} -> 7"]
 
 
 def test_one_seed_each_counts_the_test_set(tree: Callable[..., Any]) -> None:

@@ -108,7 +108,7 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     for axis, title, dataset, variants in panels:
         axis.set_title(title)
         learned = {
-            algorithm: [results.arrays(variant, "coefficients", seed) for seed in results.own_seeds[variant]]
+            algorithm: [results.arrays(variant, "coefficients", seed) for seed in results.seeds_with_arrays(variant)]
             for algorithm, variant in variants.items()
             if learns_coefficients(results.paper, variant)
         }
