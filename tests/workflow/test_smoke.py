@@ -105,7 +105,7 @@ def test_touched_files_make_nothing_again(finished: Clone) -> None:
     ("file", "old", "new"),
     [
         ("training/batches.py", "from __future__", "# A remark.\nfrom __future__"),
-        ("training/loop.py", "f\"training stopped: {what}", "f\"the training stopped: {what}"),
+        ("training/loop.py", 'f"training stopped: {what}', 'f"the training stopped: {what}'),
         ("training/run.py", "s left  {rest}", "s to go  {rest}"),
         ("training/lease.py", "TOUCHED = 15", "TOUCHED = 20"),
         ("provenance.py", '"host_cores"', '"cores"'),

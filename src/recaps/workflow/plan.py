@@ -392,11 +392,11 @@ class Plan:
         return {name: every[name] for name in (wildcards.variant, *every[wildcards.variant].beside)}
 
     def _measuring(self, wildcards: Any) -> dict[str, Any]:
-        """Return what a record depends on: no titles."""
+        """Return what a record depends on: no titles, and no other seeds."""
         paper = self.project.papers[wildcards.paper]
 
         def untitled(sections: Mapping[str, Section]) -> dict[str, Any]:
-            return {name: each.model_dump(mode="json", exclude={"title"}) for name, each in sections.items()}
+            return {name: each.model_dump(mode="json", exclude={"title", "seeds"}) for name, each in sections.items()}
 
         return {
             "variants": untitled(self._beside(wildcards)),
