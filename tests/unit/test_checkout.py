@@ -31,7 +31,7 @@ def test_the_own_checkout_also_through_a_link(root: Path, tmp_path: Path) -> Non
 def test_a_start_in_another_checkout_ends_in_one_line(root: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     with pytest.raises(SystemExit) as raised:
-        start({}, [], other, check=False)
+        start({}, [], other)
     assert raised.value.code == (
         f"recaps: {other}/src/recaps: this code would not run, as Python imports recaps from {root}/src/recaps; run "
         f"`make environment` in {other} (delete a `.venv` that was copied there first) and use its .venv/bin/snakemake"

@@ -5,22 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from messages import one_line
 from places import CONFIG
 
 from recaps import papers
-from recaps.cli import Run, main
+from recaps.cli import main
 from recaps.command import command
 from recaps.config.load import load
+from recaps.workflow import stages
 from recaps.workflow.checks import TARGETS
+from recaps.workflow.jobs import Job, Names, held
 from recaps.workflow.plan import Plan
+from recaps.workflow.receipts import Receipts, receipt
 
 pytestmark = pytest.mark.unit
 
@@ -80,11 +83,16 @@ def test_a_variant_that_is_left_out_is_told_in_one_line(variant: str, capsys: py
 
 
 def test_a_variant_is_run_in_all_papers_or_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
-    monkeypatch.setattr(Run, "complete", lambda run: ran.append(run.names["paper"]))
+    ran: list[Job] = []
+    monkeypatch.setattr("recaps.cli._complete", lambda plan, job, threads: ran.append(job))
     for variant in ("supcaps", "sparse/supcaps"):
         assert main(["run", "--config", str(CONFIG), "--scale", "smoke", "--variants", variant]) == 0
-    assert ran == ["comparison", "sparse", "sparse"]
+    assert [job.names.paper for job in ran if job.stage == "train_variant"] == ["comparison", "sparse", "sparse"]
+    assert {job.stage for job in ran if job.names.get("paper") == "sparse"} == {
+        "train_variant",
+        "read_model",
+        "record_run",
+    }
 
 
 def test_a_number_of_threads_is_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,21 +112,91 @@ def test_run_goes_through_all_stages_once(
     assert sorted(heads) == ["linear", "svm"]
     assert heads["svm"]["mnist-28"]["stand_in"] is True
     assert json.loads((run / "record.json").read_text())["steps"] == 30
+    assert (run / "numbers.csv").exists()
+    assert {file.name for file in (run / ".made").iterdir()} == {
+        f"{first}.json" for first in ("config.json", "latents.npz", "heads.json", "arrays.npz")
+    }
     made = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     times = [file.stat().st_mtime_ns for file in made]
     capsys.readouterr()
     assert main(command) == 0
     assert capsys.readouterr().err == ""
     assert [file.stat().st_mtime_ns for file in made] == times
+    latents = (run / "latents.npz").read_bytes()
     (run / "latents.npz").write_bytes(b"damaged")
     assert main(command) == 1
     assert "latents.npz: changed since it was made" in capsys.readouterr().err
+    (run / "latents.npz").write_bytes(latents)
+    (run / ".made" / "heads.json.json").unlink()
+    assert main(command) == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("recaps: making")] == [
+        "recaps: making heads of sparse/dense-28, seed 0 again: nothing says what made it"
+    ]
+
+
+def test_what_differs_from_the_plan_is_made_again_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[str] = []
+
+    def make(stage: str, job: Names) -> None:
+        """The real stages need not run: a receipt says what made the outputs."""
+        made.append(stage)
+        outputs = [Path(file) for file in job.output.values()]
+        inputs = [Path(file) for file in job.input.get("every", ())]
+        what = job.params.identity | {"data": Receipts(Path("results/smoke")).data(inputs)}
+        with receipt(outputs, what):
+            for file in outputs:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps({"digest": "a", "seed": 0, "parameters": {}}))
+
+    monkeypatch.setattr(stages, "make", make)
+    config = tmp_path / "config"
+    shutil.copytree(CONFIG, config)
+    command = ["run", "--config", str(config), "--scale", "smoke", "--papers", "sparse", "--variants", "convnet"]
+    assert main(command) == 0
+    trained = ["train_variant", "read_model", "record_run"]
+    assert [stage for stage in made if stage != "prepare_dataset"] == trained
+    capsys.readouterr()
+    made.clear()
+    assert main(command) == 0
+    assert (made, capsys.readouterr().err) == ([], "")
+    more = {"sparse": {"variants": {"convnet": {"training": {"steps": 37}}}}}
+    (config / "config.yaml").write_text(json.dumps({"overrides": more}))
+    assert main(command) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "recaps: making training of sparse/convnet, seed 0 again: training.steps: 30 -> 37"
+    assert made[0] == "train_variant"
+    assert "prepare_dataset" not in made
+
+
+def test_why_and_verify_and_clean_without_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--config", str(CONFIG), "--scale", "smoke", "--papers", "sparse"]
+    assert main(["why", "sparse/dens", *options]) == 1
+    assert "the plan has no run 'sparse/dens' (did you mean 'sparse/dense'?)" in capsys.readouterr().err
+    for arguments, line in (
+        (["why", "sparse/convnet"], "training of sparse/convnet, seed 0: not made yet"),
+        (["why"], " not made yet, 0 differ from the plan"),
+        (["verify"], "0 files checked, 0 changed"),
+        (["clean"], "no checkpoints to remove: each belongs to a run of the plan"),
+        (["accept"], "nothing to accept: no result differs from the plan in its modules alone"),
+    ):
+        assert main([*arguments, *options]) == 0
+        assert line in capsys.readouterr().out
+    assert [*tmp_path.iterdir()] == [], "they make nothing"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--papers", "sparse", "list"], "there is no command '--papers' (valid: list, new, run)"),
+        (
+            ["--papers", "sparse", "list"],
+            "there is no command '--papers' (valid: accept, clean, list, new, run, verify, why)",
+        ),
         (["lst"], "there is no command 'lst' (did you mean 'list'?)"),
     ],
 )
@@ -152,10 +230,14 @@ def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.M
     project = load({"scale": "smoke"}, CONFIG)
     called = {}
     monkeypatch.setattr("recaps.training.run.train", lambda settings, **options: called.update(options))
-    run = Run(Plan(project), "sparse", "supcaps-28", 0, None)
-    run.train()
-    names = SimpleNamespace(paper="sparse", variant="supcaps-28", seed="0")
-    assert called["checkpoints"] == Path(Plan(project).checkpoints(names))
+    plan = Plan(project)
+    names = Names(paper="sparse", variant="supcaps-28", seed=0)
+    (job,) = [job for job in plan.jobs if job.stage == "train_variant" and names.items() <= job.names.items()]
+    stages.make("train_variant", plan.as_snakemake(job))
+    assert called["checkpoints"] == Path(plan.checkpoints(names))
+    assert called["lease"].file == called["checkpoints"] / "lease.json"
+    assert called["lease"].me["what"] == held("train_variant", job.identity())
+    assert called["modules"] == job.identity()["modules"]
     assert called["test"] is None
 
 

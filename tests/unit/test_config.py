@@ -358,7 +358,7 @@ heads: {argmax: {kind: argmax, features: scores}}
 variants:
   plain: &plain {title: Plain, model: {family: convnet}, data: mnist/train}
   fashion: {<<: *plain, title: Fashion, data: fashion-mnist/train}
-  both: {<<: *plain, title: Both, latents: {mnist/test: null, affnist/test: null}}
+  both: {<<: *plain, title: Both, latents: {mnist/test: null}, images: [affnist/test], beside: [turned]}
   turned: {<<: *plain, title: Turned, data: mnist-rotated/train}
 timings:
   mixed: {variants: [fashion, turned]}
@@ -426,6 +426,20 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert paper.figures["figure-4"] == whole.figures["figure-4"]
     assert lost.variants == {"both": ("affnist",), "turned": ("mnist-rotated",)}
     assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
+
+
+def test_a_record_does_without_the_runs_beside_it_that_are_left_out(toy: Path) -> None:
+    assert without(toy).papers["toy"].variants["both"].beside == ("turned",)
+    assert without(toy, "mnist-rotated").papers["toy"].variants["both"].beside == ()
+    assert without(toy, "toy/turned").papers["toy"].variants["both"].beside == ()
+
+
+def test_the_variants_beside_another_are_those_of_the_paper(toy: Path, config: Path) -> None:
+    changed = {"toy": {"variants": {"both": {"beside": ["turnd"]}}}}
+    with pytest.raises(
+        UserError, match=r"variants\.both\.beside: no variant 'turnd' in this paper \(did you mean 'turned'\?\)"
+    ):
+        load({"papers": ["toy"], "overrides": changed}, config, toy)
 
 
 def test_captions_name_what_is_left_out(toy: Path) -> None:

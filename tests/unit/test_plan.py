@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from messages import one_line
 
-import recaps
 from recaps.config.load import Project, load
 from recaps.errors import UserError
-from recaps.workflow.fingerprint import Code
-from recaps.workflow.layout import DATASET_FILES, RUN_FILES
+from recaps.identity import differences
+from recaps.workflow.layout import DATASET_FILES, READ_FILES, RECORD_FILES, RUN_FILES
 from recaps.workflow.plan import Plan, growing, start
 
 VARIANTS = ("dense", "convnet")
@@ -68,8 +67,11 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     smoke = plan(papers=["sparse"])
     assert "results/smoke/papers/sparse/figure-3.png" in smoke.figures()
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
-    behind = {*smoke.latents(), *smoke.heads(), *smoke.timings(), *smoke.models(), *smoke.records()}
+    measured = {file for run in smoke.runs() for file in smoke.of_run(*run)["measured"]}
+    behind = {*smoke.heads(), *smoke.timings(), *smoke.records(), *measured}
     assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.paper("sparse"))
+    large = {file for file in (*smoke.models(), *smoke.latents()) if not file.endswith("scores.json")}
+    assert not large & set(smoke.paper("sparse")), "all is drawn from the small records"
     assert smoke.paper("sparse") == smoke.papers()
     assert {*smoke.paper("sparse"), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
 
@@ -98,7 +100,11 @@ def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
     assert smoke.timing_sets(names)["dense"] == smoke.training_set(wildcards())
     assert smoke.timed_variants(names)["dense"] == smoke.training(wildcards())
     assert smoke.timing_options(names) == {"rounds": 3, "steps": 5, "batch_size": 32}
-    assert smoke.timing_code(names) not in {smoke.family_code("time_steps")(wildcards(variant=v)) for v in VARIANTS}
+    families = {"recaps.models.convnet", "recaps.papers.sparse.sparsecaps"}
+    made = smoke.identity("time_steps")(names)
+    assert {"recaps.training.timing", "recaps.training.step", *families} <= made["modules"].keys()
+    assert made["settings"]["variants"] == smoke.timed_variants(names)
+    assert made["settings"]["rounds"] == 3
 
 
 def test_a_timing_may_take_the_networks_of_another_scale(plan: Any) -> None:
@@ -111,16 +117,50 @@ def test_a_timing_may_take_the_networks_of_another_scale(plan: Any) -> None:
 
 
 def test_what_metrics_and_drawings_read(plan: Any) -> None:
-    smoke = plan(**timed(timings=["steps"], sets=["affnist/test"]), datasets={"affnist": "affnist-generated"})
-    images = "results/smoke/datasets/affnist-generated/test/images.npy"
+    """The records of runs, with the results of heads, and timings."""
+    smoke = plan(**timed(timings=["steps"]))
     timing = "results/smoke/papers/sparse/timings/steps.json"
+    runs = {f"results/smoke/runs/sparse/{variant}/seed-0/{file}" for variant in VARIANTS for file in RECORD_FILES}
+    heads = "results/smoke/runs/sparse/dense/seed-0/heads.json"
     figures = smoke.shown("sparse", smoke.project.papers["sparse"].figures.values())
-    assert {timing, images, "results/smoke/runs/sparse/dense/seed-0/latents.npz"} <= set(figures)
+    assert {timing, heads, *runs, *smoke.metrics()} - set(figures) == {
+        file for file in smoke.metrics() if "/sparse/" not in file
+    }
     metrics = smoke.metrics_inputs(wildcards())
-    runs = {f"results/smoke/runs/sparse/{variant}/seed-0/{file}" for variant in VARIANTS for file in RUN_FILES}
-    assert {timing, images, *runs} <= set(metrics)
+    assert {timing, heads, *runs} <= set(metrics)
+    assert not [file for file in (*metrics, *figures) if file.endswith((".safetensors", "latents.npz", "probes.npz"))]
     assert timing in smoke.timings()
     assert timing not in smoke.shown("sparse", smoke.project.papers["sparse"].tables.values())
+
+
+def test_what_the_record_of_a_run_reads(plan: Any) -> None:
+    """Its own files, the images of its sets, and the runs beside it."""
+    more = dense(images=["affnist/test"], beside=["supcaps"])
+    smoke = plan(**more, datasets={"affnist": "affnist-generated"}, papers=["sparse"])
+    read = set(smoke.measured_inputs(wildcards()))
+    files = {
+        f"results/smoke/runs/sparse/{variant}/seed-0/{file}"
+        for variant in ("dense", "supcaps")
+        for file in (*RUN_FILES, *READ_FILES)
+    }
+    assert read >= files
+    assert read - files == {
+        "results/smoke/runs/sparse/dense/seed-0/heads.json",
+        *smoke.dataset_files("affnist-generated/test"),
+    }
+    settings = smoke.identity("record_run")(wildcards())["settings"]
+    assert list(settings["papers"]["sparse"]["variants"]) == ["dense", "supcaps"]
+    alone = plan(papers=["sparse"], seeds=[0, 1], datasets={"affnist": "affnist-generated"})
+    assert alone.identity("record_run")(wildcards(variant="convnet")) == smoke.identity("record_run")(
+        wildcards(variant="convnet")
+    )
+
+
+def test_a_run_beside_another_has_the_same_seed_or_its_first(plan: Any) -> None:
+    own = {"dense": {"beside": ["supcaps", "convnet"]}, "convnet": {"seeds": [0, 7]}, "supcaps": {"seeds": [0, 5]}}
+    other = plan(overrides={"sparse": {"variants": own}}, papers=["sparse"])
+    assert other.beside("sparse", "dense", 5) == {"supcaps": 5, "convnet": 0}
+    assert other.beside("sparse", "supcaps", 5) == {}
 
 
 def test_stand_ins_need_no_raw_files(plan: Any) -> None:
@@ -178,13 +218,15 @@ def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
     assert plan().probes_of(wildcards())["single-capsules"] == 32
     other = plan(**dense(probes={"single-capsules": 7}))
     assert other.probes_of(wildcards()) == {"single-capsules": 7}
-    assert "results/smoke/runs/sparse/dense/seed-0/probes.npz" in other.metrics_inputs(wildcards())
+    assert "results/smoke/runs/sparse/dense/seed-0/probes.npz" in other.measured_inputs(wildcards())
 
 
 def test_a_probe_is_no_reason_to_extract_latents_again(plan: Any) -> None:
     """The code of a paper's probes counts for the probes only."""
-    closure = Code(Path(recaps.__file__).parent).closure(["recaps.evaluation.inference"])
-    assert {"recaps.training.run", "recaps.evaluation.latents", "recaps.evaluation.probes"} <= closure
+    modules = plan().identity("read_model")(wildcards())["modules"]
+    own = "recaps.papers.sparse.probes"
+    assert {"recaps.evaluation.latents", "recaps.evaluation.probes", "recaps.evaluation.heads", own} <= modules.keys()
+    assert own not in plan(**dense(probes={})).identity("read_model")(wildcards())["modules"]
     codes = plan().read_model_codes(wildcards())
     assert codes["latents"] == plan(**dense(probes={})).read_model_codes(wildcards())["latents"]
     assert codes["probes"] != plan(**dense(probes={})).read_model_codes(wildcards())["probes"]
@@ -199,28 +241,91 @@ def test_what_a_training_depends_on(plan: Any) -> None:
     assert plan(**dense(training={"steps": 13})).training(wildcards()) != before
 
 
-def test_other_settings_never_continue_a_checkpoint(plan: Any) -> None:
-    folders = {plan(**values).checkpoints(wildcards()) for values in ({}, {"device": "cpu"})}
-    assert len(folders) == 1
-    assert folders != {plan(**dense(training={"steps": 13})).checkpoints(wildcards())}
-    assert folders.pop().startswith("results/smoke/checkpoints/sparse/dense/seed-0/")
+def test_a_run_has_one_folder_of_checkpoints_and_an_identity_for_its_settings(plan: Any) -> None:
+    changes = ({}, {"device": "cpu"}, dense(training={"steps": 13}))
+    assert {plan(**values).checkpoints(wildcards()) for values in changes} == {
+        "results/smoke/checkpoints/sparse/dense/seed-0"
+    }
+    one, device, steps = (plan(**values).identity("train_variant")(wildcards()) for values in changes)
+    assert one == device
+    assert one["settings"] == plan().training(wildcards()) | {"seed": 0}
+    assert differences(one, steps) == ["training.steps: 30 -> 13"]
+    assert differences(one, plan().identity("train_variant")(wildcards(seed="1"))) == ["seed: 0 -> 1"]
 
 
-def test_other_data_never_continue_a_checkpoint(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def folder(seed: int = 0) -> str:
+def test_other_own_data_are_prepared_again(plan: Any, tmp_path: Path) -> None:
+    def prepared(seed: int = 0) -> Any:
         mine = {"path": str(tmp_path / "mine.npz"), "seed": seed}
-        return str(plan(datasets={"mine": mine, "mnist": "mine"}).checkpoints(wildcards()))
+        made = plan(datasets={"mine": mine, "mnist": "mine"})
+        return made.identity("prepare_dataset")(wildcards(dataset="mnist-mine", split="train"))
 
     arrays = {"images": np.zeros((6, 28, 28), np.uint8), "labels": np.arange(6) % 2}
     np.savez(tmp_path / "mine.npz", **arrays)
-    before = folder()
-    assert folder() == before != folder(seed=1)
+    before = prepared()
+    assert differences(before, prepared()) == []
+    assert differences(before, prepared(seed=1)) == ["own.seed: 0 -> 1"]
     np.savez(tmp_path / "mine.npz", **arrays, more=np.zeros(1))
-    assert folder() != before
-    other = plan().checkpoints(wildcards())
-    code = Plan.code
-    monkeypatch.setattr(Plan, "code", lambda self, stage, *more: code(self, stage, *more) + stage[:7])
-    assert plan().checkpoints(wildcards()) != other, "the code that prepares the data has changed"
+    assert [line.partition(":")[0] for line in differences(before, prepared())] == ["own.state"]
+
+
+def test_the_code_of_other_formats_prepares_nothing_again(plan: Any) -> None:
+    def modules(name: str, **values: Any) -> set[str]:
+        found = plan(**values).identity("prepare_dataset")(wildcards(dataset=name, split="train"))["modules"]
+        return {each.removeprefix("recaps.datasets.") for each in found}
+
+    assert "standin" in modules("mnist")
+    assert "formats.idx" not in modules("mnist")
+    assert {"formats.idx", "preparation"} <= modules("mnist", scale="desk")
+    assert not {"standin", "formats.smallnorb", "derived"} & modules("mnist", scale="desk")
+    assert "derived" in modules("mnist-40", scale="desk")
+
+
+def test_official_files_count_by_their_digests(plan: Any) -> None:
+    files = plan(scale="desk").identity("prepare_dataset")(wildcards(dataset="mnist", split="train"))["settings"][
+        "files"
+    ]
+    assert list(files) == ["mnist/train-images-idx3-ubyte.gz", "mnist/train-labels-idx1-ubyte.gz"]
+    assert all(re.fullmatch("[0-9a-f]{32,64}", digest) for digest in files.values())
+
+
+def test_each_job_comes_after_those_that_make_its_inputs(plan: Any) -> None:
+    smoke = plan()
+    made: set[str] = set()
+    for job in smoke.jobs:
+        own = {file for file in job.inputs if file.startswith("src/")}
+        assert set(job.inputs) - own <= made, job
+        assert not made & set(job.outputs), job
+        made |= set(job.outputs)
+    assert set(smoke.everything()) <= made
+    assert len({str(job) for job in smoke.jobs}) == len(smoke.jobs)
+
+
+def test_the_jobs_that_targets_need(plan: Any) -> None:
+    smoke = plan(papers=["sparse"])
+    assert smoke.needed([]) == smoke.needed(["all"]) == smoke.jobs
+    assert {job.stage for job in smoke.needed(["data"])} == {"prepare_dataset"}
+    assert {job.stage for job in smoke.needed(["train"])} == {"prepare_dataset", "train_variant"}
+    run = "results/smoke/runs/sparse/dense/seed-0"
+    assert [str(job) for job in smoke.needed([f"./{run}/numbers.csv"]) if job.stage != "prepare_dataset"] == [
+        f"{what} of sparse/dense, seed 0" for what in ("training", "latents and probes", "heads", "record")
+    ]
+
+
+def test_a_job_without_snakemake_is_given_what_the_rule_gives(plan: Any) -> None:
+    smoke = plan(**sparse("dense", training={"evaluate_every": 0}), papers=["sparse"])
+    jobs = {job.stage: job for job in smoke.jobs if job.names.get("variant", "dense") == "dense"}
+    train = smoke.as_snakemake(jobs["train_variant"], 3)
+    assert train.params.identity == smoke.identity("train_variant")(wildcards())
+    assert train.params.settings == smoke.training(wildcards())
+    assert train.params.checkpoints == smoke.checkpoints(wildcards())
+    assert (train.input.dataset, train.input.test) == (smoke.training_set(wildcards()), [])
+    assert train.output.model == Path("results/smoke/runs/sparse/dense/seed-0/model.safetensors")
+    assert train.threads == 3
+    data = smoke.as_snakemake(jobs["prepare_dataset"])
+    assert not hasattr(data.params, "checkpoints"), "it locks no run"
+    record = smoke.as_snakemake(jobs["record_run"])
+    assert list(record.input.every) == smoke.measured_inputs(wildcards())
+    assert record.params.beside == smoke.beside("sparse", "dense", 0)
 
 
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
@@ -404,5 +509,5 @@ def test_unknown_variant(plan: Any) -> None:
 def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     with pytest.raises(SystemExit) as raised:
-        start({}, [{"scale": "dsek"}], root, check=True)
+        start({}, [{"scale": "dsek"}], root)
     assert raised.value.code == "recaps: config: scale: there is no scale 'dsek' (did you mean 'desk'?)"

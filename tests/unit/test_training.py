@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,10 +33,12 @@ from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
+from recaps.identity import key, of_split
 from recaps.models import build
 from recaps.models.model import learning_rate
 from recaps.models.supcaps import SupCaps
 from recaps.papers.consensus.options import MatrixCapsOptions
+from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.papers.sparse.sparsecaps import SparseCaps
 from recaps.training import checkpoint, device, timing
 from recaps.training.batches import Batches
@@ -78,6 +81,12 @@ def run(dataset: Path, folder: Path, settings: dict[str, Any] = SETTINGS, **opti
     arguments = {"seed": 0, "threads": 1, "device": "cpu"} | options
     train(settings, identity=IDENTITY, dataset=dataset, out=folder / "run", checkpoints=folder / "ckpt", **arguments)
     return folder / "run"
+
+
+def checkpoints(folder: Path) -> Path:
+    """The folder of checkpoints of the only identity that was trained in a folder."""
+    (file,) = (folder / "ckpt").glob(f"*/{checkpoint.IDENTITY}")
+    return file.parent
 
 
 def with_training(**changes: Any) -> dict[str, Any]:
@@ -145,7 +154,7 @@ def test_the_record_of_a_run(dataset: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_is_written_again_without_training(dataset: Path, tmp_path: Path) -> None:
     first = run(dataset, tmp_path)
-    assert [file.name for file in (tmp_path / "ckpt").iterdir()] == [checkpoint.FILE], "no state of the optimisers"
+    assert sorted(os.listdir(checkpoints(tmp_path))) == [checkpoint.FILE, checkpoint.IDENTITY], "no checkpoint before"
     seconds = json.loads((first / "record.json").read_text())["wall_seconds"]
     first.rename(tmp_path / "kept")
     again = run(dataset, tmp_path)
@@ -234,7 +243,7 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> 
 def saved_step(folder: Path) -> int:
     """Return the step of the last checkpoint; 0 if there is none."""
     try:
-        saved = checkpoint.read(folder / "ckpt" / checkpoint.FILE)
+        saved = checkpoint.read(checkpoints(folder) / checkpoint.FILE)
     except Exception:  # not there yet
         saved = None
     return int(saved["state"]["progress"]["step"]) if saved else 0
@@ -264,8 +273,8 @@ def test_on_sigterm_a_run_saves_and_exits_with_75(dataset: Path, tmp_path: Path)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 75
     assert not (tmp_path / "run").exists()
-    assert checkpoint.FILE in os.listdir(tmp_path / "ckpt")
-    assert "lease.json" not in os.listdir(tmp_path / "ckpt")
+    assert checkpoint.FILE in os.listdir(checkpoints(tmp_path))
+    assert os.listdir(tmp_path / "ckpt") == [checkpoints(tmp_path).name], "no lease"
 
 
 def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
@@ -293,13 +302,112 @@ def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"settings": with_training(batch_size=4)}])
-def test_a_checkpoint_of_another_run_is_refused(
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"settings": with_training(batch_size=4)}, {"modules": {"recaps.training.step": "other"}}]
+)
+def test_a_checkpoint_of_another_run_is_not_continued(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
+    """It stays: back at the earlier settings, the run goes on with it."""
+    interrupted(dataset, tmp_path, monkeypatch, modules={"recaps.training.step": "one"})
+    change = {"modules": {"recaps.training.step": "one"}} | change
+    other = run(dataset, tmp_path, **change)
+    assert json.loads((other / "record.json").read_text())["interruptions"] == 0
+    assert same(other, run(dataset, tmp_path / "whole", **change))
+    assert len(list((tmp_path / "ckpt").iterdir())) == 2
+    first = run(dataset, tmp_path, modules={"recaps.training.step": "one"})
+    assert json.loads((first / "record.json").read_text())["interruptions"] == 1
+    assert same(first, run(dataset, tmp_path / "first"))
+
+
+def test_an_option_that_is_added_loses_no_checkpoint(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, training = SparseCapsOptions(**SETTINGS["model"]), Training(**SETTINGS["training"])
+    now = {"model": model.model_dump(mode="json"), "training": training.model_dump(mode="json")}
+    was = json.loads(json.dumps(now))
+    del was["model"]["boost_step"], was["training"]["flip"]
+    interrupted(dataset, tmp_path, monkeypatch, settings=was)
+    folder = checkpoints(tmp_path)
+    resumed = run(dataset, tmp_path, now)
+    assert json.loads((resumed / "record.json").read_text())["interruptions"] == 1
+    assert checkpoints(tmp_path) == folder
+
+
+def test_the_folder_of_checkpoints_says_what_they_are_of(dataset: Path, tmp_path: Path) -> None:
+    out = run(dataset, tmp_path, modules={"recaps.training.step": "one"})
+    record = json.loads((out / "record.json").read_text())
+    assert record["identity"] == {
+        "settings": {**SETTINGS, "seed": 0},
+        "data": {"mnist/train": of_split(read(dataset).record)},
+        "modules": {"recaps.training.step": "one"},
+    }
+    about = json.loads((checkpoints(tmp_path) / checkpoint.IDENTITY).read_text())
+    assert about == record["identity"] | {"device": {"type": "cpu"}}
+    assert checkpoints(tmp_path).name == key(about)
+
+
+def test_another_kind_of_device_has_checkpoints_of_its_own(tmp_path: Path) -> None:
+    """The bits differ between kinds of devices."""
+    about = {"settings": {"seed": 0}, "data": {}, "modules": {}}
+    made = [checkpoint.folder_of(tmp_path, about | {"device": {"type": kind}}) for kind in ("cpu", "cuda", "cpu")]
+    assert made[0] == made[2] != made[1]
+    assert made[0][1] == made[0][0].name
+
+
+def test_a_checkpoint_in_the_wrong_folder_is_refused(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was copied by hand."""
     interrupted(dataset, tmp_path, monkeypatch)
+    interrupted(dataset, tmp_path / "other", monkeypatch, seed=1)
+    os.replace(checkpoints(tmp_path / "other") / checkpoint.FILE, checkpoints(tmp_path) / checkpoint.FILE)
     with pytest.raises(UserError, match="other settings, other data or another device; delete"):
-        run(dataset, tmp_path, **change)
+        run(dataset, tmp_path)
+
+
+def test_a_run_has_one_lease_whatever_its_settings(dataset: Path, tmp_path: Path) -> None:
+    with Lease(tmp_path / "ckpt", what="read_model abc") as held:
+        assert json.loads((tmp_path / "ckpt" / "lease.json").read_text())["what"] == "read_model abc"
+        for settings in (SETTINGS, with_training(batch_size=4)):
+            with pytest.raises(TryAgain, match="trains this run"):
+                run(dataset, tmp_path, settings)
+        assert os.listdir(tmp_path / "ckpt") == ["lease.json"], "nothing is begun"
+        run(dataset, tmp_path, lease=held)
+        assert (tmp_path / "ckpt" / "lease.json").exists(), "the caller gives it back"
+    assert os.listdir(tmp_path / "ckpt") == [checkpoints(tmp_path).name]
+
+
+def test_a_lease_is_touched_while_its_holder_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recaps.training.lease.TOUCHED", 0.01)
+    with Lease(tmp_path) as lease:
+        with lease.kept():
+            os.utime(lease.file, (0, 0))
+            deadline = time.monotonic() + 60
+            while lease.file.stat().st_mtime == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        os.utime(lease.file, (0, 0))
+        time.sleep(0.1)
+        assert lease.file.stat().st_mtime == 0
+
+
+@pytest.mark.parametrize("which", ["training", "test"])
+@pytest.mark.parametrize("array", ["images", "labels"])
+def test_images_that_differ_from_their_record_are_refused(
+    dataset: Path, tmp_path: Path, which: str, array: str
+) -> None:
+    damaged = tmp_path / "mnist" / "train"
+    shutil.copytree(dataset, damaged)
+    values = np.load(damaged / f"{array}.npy")
+    values.flat[-1] ^= 1
+    np.save(damaged / f"{array}.npy", values)
+    settings = {"model": LABELLED, "training": {**SETTINGS["training"], "evaluate_every": 8}}
+    sets = (damaged, dataset) if which == "training" else (dataset, damaged)
+    with one_line(f"^{damaged}: its images differ from its record; delete the folder and run again$"):
+        run(sets[0], tmp_path, settings, test=sets[1])
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "ckpt").exists()
 
 
 def cut_short(content: bytes) -> bytes:
@@ -324,13 +432,13 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
     interrupted(dataset, tmp_path, monkeypatch)
-    before = checkpoint.read(tmp_path / "ckpt" / checkpoint.PREVIOUS)
-    last = checkpoint.read(tmp_path / "ckpt" / checkpoint.FILE)
+    before = checkpoint.read(checkpoints(tmp_path) / checkpoint.PREVIOUS)
+    last = checkpoint.read(checkpoints(tmp_path) / checkpoint.FILE)
     assert before is not None
     assert last is not None
     assert before["state"]["progress"]["step"] < last["state"]["progress"]["step"]
     for name in damaged:
-        file = tmp_path / "ckpt" / name
+        file = checkpoints(tmp_path) / name
         file.write_bytes(damage(file.read_bytes()))
     resumed = run(dataset, tmp_path)
     reported = [line for line in capsys.readouterr().err.splitlines() if "damaged" in line]
@@ -409,20 +517,23 @@ def test_a_model_without_labels_has_no_test_error(dataset: Path, tmp_path: Path)
         run(dataset, tmp_path, with_training(evaluate_every=8), test=dataset)
 
 
-def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_refused(
+def test_a_checkpoint_made_on_other_pairs_or_tested_on_other_images_is_not_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stored digits of the pairs do not depend on the shift."""
-    made = [
-        prepare("multimnist", "train", tmp_path, tmp_path / f"{shift}", stand_in=True, options={"shift": shift})
-        for shift in (1, 4)
-    ]
+    made, tested = (
+        [
+            prepare("multimnist", split, tmp_path, tmp_path / f"{shift}", stand_in=True, options={"shift": shift})
+            for shift in (1, 4)
+        ]
+        for split in ("train", "test")
+    )
     training = {**SETTINGS["training"], "shift": 0, "evaluate_every": 8, "evaluate_images": 10}
     settings = {"model": LABELLED, "training": training}
-    interrupted(made[0], tmp_path, monkeypatch, settings=settings, test=made[0])
-    for train_set, test_set in ((made[1], made[0]), (made[0], made[1])):
-        with pytest.raises(UserError, match="other settings, other data or another device; delete"):
-            run(train_set, tmp_path, settings, test=test_set)
+    interrupted(made[0], tmp_path, monkeypatch, settings=settings, test=tested[0])
+    for k, n, interruptions in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        out = run(made[k], tmp_path, settings, test=tested[n])
+        assert json.loads((out / "record.json").read_text())["interruptions"] == interruptions
     assert read(made[0]).record["digest"] == read(made[1]).record["digest"]
 
 
@@ -537,7 +648,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
-    before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
+    before = (checkpoints(tmp_path) / checkpoint.FILE).read_bytes()
     step = SparseCaps.training_step
 
     def spoil(model: SparseCaps, batch: Any, number: int) -> Any:
@@ -549,13 +660,13 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
     monkeypatch.setattr(SparseCaps, "training_step", spoil)
     with pytest.raises(UserError, match=r"a weight of 'bias' is not finite at step 1 \(the last good checkpoint"):
         run(dataset, tmp_path, checkpoint_seconds=0)
-    assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
+    assert (checkpoints(tmp_path) / checkpoint.FILE).read_bytes() == before
 
 
 def test_a_training_that_blows_up_at_once_saves_nothing(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not finite at step 0 \(no checkpoint yet\)"):
         run(dataset, tmp_path, with_training(learning_rate=1e38), checkpoint_seconds=0)
-    assert os.listdir(tmp_path / "ckpt") == []
+    assert os.listdir(checkpoints(tmp_path)) == [checkpoint.IDENTITY]
 
 
 def test_a_full_disk_that_is_freed_changes_nothing(
@@ -577,8 +688,8 @@ def test_a_full_disk_that_is_freed_changes_nothing(
 
 
 def test_what_a_killed_trainer_left_half_written_is_removed(dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / "ckpt").mkdir()
-    half = tmp_path / "ckpt" / f".{checkpoint.FILE}.new.abc.part"
+    run(dataset, tmp_path)
+    half = checkpoints(tmp_path) / f".{checkpoint.FILE}.new.abc.part"
     half.write_bytes(b"half")
     run(dataset, tmp_path)
     assert not half.exists()
@@ -588,7 +699,7 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
-    before = (tmp_path / "ckpt" / checkpoint.FILE).read_bytes()
+    before = (checkpoints(tmp_path) / checkpoint.FILE).read_bytes()
 
     write = Path.write_bytes
 
@@ -602,8 +713,8 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
         with pytest.raises(TryAgain, match="the disk is full; free some space and run again"):
             run(dataset, tmp_path, checkpoint_seconds=0)
     assert "no checkpoint of step" in capsys.readouterr().err
-    assert os.listdir(tmp_path / "ckpt") == [checkpoint.FILE]
-    assert (tmp_path / "ckpt" / checkpoint.FILE).read_bytes() == before
+    assert sorted(os.listdir(checkpoints(tmp_path))) == [checkpoint.FILE, checkpoint.IDENTITY]
+    assert (checkpoints(tmp_path) / checkpoint.FILE).read_bytes() == before
     assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
 
 
