@@ -62,10 +62,13 @@ def _settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 def _data(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*was, *now]):
-        if name not in was or name not in now:
-            yield f"{name} is {'no longer' if name in was else 'now'} an input"
-        elif None not in (was[name], now[name]) and was[name] != now[name]:
-            yield f"{name} changed ({str(was[name])[:8]} -> {str(now[name])[:8]})"
+        old, new = was.get(name, _NONE), now.get(name, _NONE)
+        if None in (old, new) or old == new:
+            continue
+        if _NONE in (old, new):
+            yield f"{name} is {'now' if old is _NONE else 'no longer'} an input"
+        else:
+            yield f"{name} changed ({str(old)[:8]} -> {str(new)[:8]})"
 
 
 def _modules(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -318,9 +318,10 @@ def test_a_record_counts_without_what_it_tells_of_its_identity(tmp_path: Path) -
 
 
 def test_inputs_are_named_from_the_folder_of_the_scale(outputs: list[Path], tmp_path: Path) -> None:
-    other = tmp_path / "run" / "claims.yaml"
+    other, official = tmp_path / "run" / "other.csv", tmp_path.parent / "images.gz"
     other.write_text("has no receipt")
-    assert Receipts(tmp_path).data([*outputs, other]) == {
+    assert Receipts(tmp_path).data([*outputs, other, official]) == {
+        "run/other.csv": None,
         "run/model.safetensors": digest_of(outputs[0]),
         "run/more/history.csv": digest_of(outputs[1]),
         "run/claims.yaml": None,

@@ -71,7 +71,7 @@ def test_outputs_are_drawn_from_what_they_declare(
             made.parent.mkdir(parents=True, exist_ok=True)
             results = saved_results(SimpleNamespace(params=SimpleNamespace(**whole), output=[made]))
             if kind == "metrics":
-                write_metrics(results, made.parent)
+                write_metrics(results)
             else:
                 getattr(draw, kind)(name, results, made.parent)
             assert made.stat().st_size > 0
@@ -101,8 +101,21 @@ def test_touched_files_make_nothing_again(finished: Clone) -> None:
     assert finished.plan() == NOTHING
 
 
-def test_comments_make_nothing_again(finished: Clone) -> None:
-    with finished.edited("src/recaps/training/loop.py", "from __future__", "# A remark.\nfrom __future__"):
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("training/batches.py", "from __future__", "# A remark.\nfrom __future__"),
+        ("training/loop.py", 'f"training stopped: {what}', 'f"the training stopped: {what}'),
+        ("training/run.py", "s left  {rest}", "s to go  {rest}"),
+        ("training/lease.py", "TOUCHED = 15", "TOUCHED = 20"),
+        ("provenance.py", '"host_cores"', '"cores"'),
+        ("papers/probabilistic/options.py", "ge=1", "ge=0"),
+        ("models/options.py", "kernel: int = Field(5, ge=1)", "kernel: int = Field(5, ge=2)"),
+        ("config/training.py", "batch_size: int = Field(128, ge=1)", "batch_size: int = Field(128, ge=1, le=10**6)"),
+    ],
+)
+def test_housekeeping_makes_nothing_again(finished: Clone, file: str, old: str, new: str) -> None:
+    with finished.edited(f"src/recaps/{file}", old, new):
         assert finished.plan() == NOTHING
 
 
@@ -140,6 +153,7 @@ def test_the_reports_style_sheet_builds_the_report_only(finished: Clone) -> None
         ("nn/routing/dynamic.py", "dynamic"),
         ("papers/discriminative/routing.py", "discriminative"),
         ("models/convnet.py", "convnet"),
+        ("papers/probabilistic/scae.py", "scae"),
     ],
 )
 def test_code_of_models_retrains_those_that_use_it(finished: Clone, project: Project, module: str, name: str) -> None:

@@ -19,6 +19,8 @@ TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
 #: The numbers that were measured on a run, and the arrays that pictures of it need.
 MEASURED_FILES = ("numbers.csv", "arrays.npz")
+#: The folder of finished heads beside a run's checkpoints.
+HEADS = "heads"
 #: The record of a run, besides the results of its heads: what is drawn, and what is published.
 RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
 SCORECARD_FORMATS = ("csv", "md", "json", "png")

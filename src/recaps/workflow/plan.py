@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recaps import checkout
-from recaps.config.base import snapshot_of
+from recaps.config.base import Section, snapshot_of
 from recaps.config.load import Project, load, merged
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
@@ -33,6 +33,8 @@ from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RE
 
 Inputs = dict[str, Any]
 
+#: Settings that change no number, or that are merged into others.
+MACHINE = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
 #: The modules that compute what a training leaves, besides the model's family.
 TRAINING = ("recaps.training.step", "recaps.training.testing")
 #: The modules that read a trained model, besides the model's family.
@@ -132,10 +134,11 @@ class Plan:
         """Return the files of a run by kind: `trained`, `read` from its model, and `heads` fitted on its latents."""
         run, settings = self.files.run(paper, variant, seed), self.project.papers[paper].variants[variant]
         is_read = settings.latents or settings.probes
+        is_fitted = any(self.project.papers[paper].heads[head].kind != "argmax" for head in settings.heads)
         return {
             "trained": [str(run / file) for file in RUN_FILES],
             "read": [str(run / file) for file in READ_FILES] if is_read else [],
-            "heads": [str(layout.heads(run))] if self._heads(paper, variant, fitted=True) else [],
+            "heads": [str(layout.heads(run))] if is_fitted else [],
             "measured": [str(run / file) for file in MEASURED_FILES],
         }
 
@@ -186,9 +189,11 @@ class Plan:
         return str(self.files.report())
 
     def paper(self, name: str) -> list[str]:
-        """Return all files of one paper: tables, figures, metrics, and the inputs of these."""
+        """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
         inputs = self.metrics_inputs(SimpleNamespace(paper=name))
-        return [*self.tables(name), *self.figures(name), str(self.files.metrics(name)), *inputs]
+        runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
+        drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
+        return list(dict.fromkeys([*drawn, *inputs, *runs]))
 
     def papers(self) -> list[str]:
         """Return all files of all papers."""
@@ -316,7 +321,7 @@ class Plan:
 
     def kept_heads(self, wildcards: Any) -> str:
         """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
-        return str(Path(self.checkpoints(wildcards), "heads"))
+        return str(Path(self.checkpoints(wildcards), layout.HEADS))
 
     def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
@@ -360,8 +365,7 @@ class Plan:
         With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, and
         neither `left_out`, which no drawing shows, nor `elsewhere`.
         """
-        machine = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
-        values = self.project.model_dump(mode="json", exclude={"config": machine})
+        values = self.project.model_dump(mode="json", exclude={"config": MACHINE})
         if paper:
             values["papers"] = {paper: values["papers"][paper]}
             del values["left_out"], values["elsewhere"]
@@ -375,14 +379,32 @@ class Plan:
         return values
 
     def measured_variant(self, wildcards: Any) -> dict[str, Any]:
-        """Return `measured` with the run's variant and those beside it alone, and without other seeds."""
-        values, name = self.measured(wildcards), wildcards.variant
-        values["config"]["seeds"] = values["scale"]["seeds"] = [int(wildcards.seed)]
-        every = values["papers"][wildcards.paper]["variants"]
-        kept = [name, *every[name]["beside"]]
-        values["papers"][wildcards.paper] |= {"variants": {each: every[each] | {"seeds": None} for each in kept}}
-        values["papers"][wildcards.paper]["timings"] = {}
-        return values
+        """Return the settings of a paper with the run's variant and those beside it alone."""
+        paper = self.project.papers[wildcards.paper]
+        kept = {"variants": self._beside(wildcards), "timings": {}, "tables": {}, "figures": {}}
+        alone = {wildcards.paper: paper.model_copy(update=kept)}
+        project = self.project.model_copy(update={"papers": alone, "left_out": {}, "elsewhere": {}})
+        return project.model_dump(mode="json", exclude={"config": MACHINE})
+
+    def _beside(self, wildcards: Any) -> dict[str, Variant]:
+        """Return a run's variant and those that its record needs."""
+        every = self.project.papers[wildcards.paper].variants
+        return {name: every[name] for name in (wildcards.variant, *every[wildcards.variant].beside)}
+
+    def _measuring(self, wildcards: Any) -> dict[str, Any]:
+        """Return what a record depends on: no titles, and no other seeds."""
+        paper = self.project.papers[wildcards.paper]
+
+        def untitled(sections: Mapping[str, Section]) -> dict[str, Any]:
+            return {name: each.model_dump(mode="json", exclude={"title", "seeds"}) for name, each in sections.items()}
+
+        return {
+            "variants": untitled(self._beside(wildcards)),
+            "heads": untitled(paper.heads),
+            "protocols": untitled(paper.protocols),
+            "datasets": self.project.replaced,
+            "beside": self.beside(wildcards.paper, wildcards.variant, int(wildcards.seed)),
+        }
 
     def drawing(self, paper: str, kind: str) -> dict[str, Callable[[Any], Any]]:
         """Return the parameters of the rule that draws a paper's `tables` or `figures`."""
@@ -442,7 +464,7 @@ class Plan:
                 "heads": self.own_heads(names),
             },
             "evaluate_heads": self.fitted_heads,
-            "record_run": self.measured_variant,
+            "record_run": self._measuring,
             "collect_metrics": self.measured,
             "draw_tables": lambda names: self._identity_of_drawing(names.paper, "tables"),
             "draw_figures": lambda names: self._identity_of_drawing(names.paper, "figures"),
@@ -520,9 +542,7 @@ class Plan:
 
     def _recording(self, wildcards: Any) -> list[str]:
         """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
-        variants = self.project.papers[wildcards.paper].variants
-        loaded = [variants[name] for name in (wildcards.variant, *variants[wildcards.variant].beside)]
-        families = {module for each in loaded for module in family(each)}
+        families = {module for each in self._beside(wildcards).values() for module in family(each)}
         return [f"recaps.papers.{wildcards.paper}.record", "recaps.evaluation.record", *sorted(families)]
 
     def _timed_families(self, wildcards: Any) -> list[str]:
@@ -565,10 +585,12 @@ class Plan:
             if settings.tables:
                 add("draw_tables", self.shown(paper, settings.tables.values()), self.tables(paper), **names)
             if settings.figures:
-                add("draw_figures", self.shown(paper, settings.figures.values()), self.figures(paper), **names)
+                drawn = [*self.figures(paper), str(self.files.shown(paper))]
+                add("draw_figures", self.shown(paper, settings.figures.values()), drawn, **names)
         add("score_claims", [*self.claims(), *self.metrics(), *self.records()], self.scorecard())
         drawn = [*self.scorecard(), *self.tables(), *self.figures(), *self.metrics(), *self.heads(), *self.timings()]
-        add("build_report", [*drawn, *self.records(), *self.datasets()], [self.report()])
+        shown = [str(self.files.shown(name)) for name, paper in self.project.papers.items() if paper.figures]
+        add("build_report", [*drawn, *shown, *self.records(), *self.datasets()], [self.report()])
         return made
 
     def as_snakemake(self, job: Job, threads: int | None = None) -> Names:

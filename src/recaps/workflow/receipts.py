@@ -73,9 +73,14 @@ class Receipts:
         return found if found is not None and all(file in self._outputs for file in files) else None
 
     def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
-        """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt."""
+        """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt.
+
+        Files outside the folder, such as official ones, count among the settings.
+        """
         found: dict[str, str | None] = {}
         for file in inputs:
+            if not file.is_relative_to(self.folder):
+                continue
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:

@@ -13,6 +13,7 @@ from recaps.io import read_json
 from recaps.training import lease
 from recaps.training.checkpoint import IDENTITY
 from recaps.workflow.jobs import Job
+from recaps.workflow.layout import HEADS
 from recaps.workflow.plan import Plan
 from recaps.workflow.state import State
 
@@ -49,11 +50,12 @@ def orphans(plan: Plan) -> Iterator[Path]:
     """Yield the folders of checkpoints that no run of the plan would continue and that no process holds."""
     planned = {_named(job): job for job in plan.jobs if job.stage == "train_variant"}
     state = State(plan)
-    for file in sorted(plan.files.folder.glob(f"checkpoints/*/*/seed-*/*/{IDENTITY}")):
-        job = planned.get("/".join(file.parts[-5:-2]))
-        other = job is None or differences(read_json(file), state.planned(job))
-        if other and not lease.holder(file.parents[1]):
-            yield file.parent
+    for folder in sorted(plan.files.folder.glob("checkpoints/*/*/seed-*/*/")):
+        if folder.name == HEADS or lease.holder(folder.parent):
+            continue
+        job, file = planned.get("/".join(folder.parts[-4:-1])), folder / IDENTITY
+        if job is None or not file.exists() or differences(read_json(file), state.planned(job)):
+            yield folder
 
 
 def clean(plan: Plan) -> list[str]:
