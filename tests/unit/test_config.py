@@ -428,20 +428,6 @@ def test_outputs_that_show_only_left_out_variants_are_left_out(toy: Path) -> Non
     assert str(lost) == ("without affnist, mnist-rotated; left out: both, turned; Time of others; Turned")
 
 
-def test_a_record_does_without_the_runs_beside_it_that_are_left_out(toy: Path) -> None:
-    assert without(toy).papers["toy"].variants["both"].beside == ("turned",)
-    assert without(toy, "mnist-rotated").papers["toy"].variants["both"].beside == ()
-    assert without(toy, "toy/turned").papers["toy"].variants["both"].beside == ()
-
-
-def test_the_variants_beside_another_are_those_of_the_paper(toy: Path, config: Path) -> None:
-    changed = {"toy": {"variants": {"both": {"beside": ["turnd"]}}}}
-    with pytest.raises(
-        UserError, match=r"variants\.both\.beside: no variant 'turnd' in this paper \(did you mean 'turned'\?\)"
-    ):
-        load({"papers": ["toy"], "overrides": changed}, config, toy)
-
-
 def test_captions_name_what_is_left_out(toy: Path) -> None:
     paper = without(toy, "mnist-rotated", "affnist").papers["toy"]
     captions = {name: output.caption for name, output in paper.outputs.items()}

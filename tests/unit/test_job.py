@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from recaps.errors import TryAgain, UserError
+from recaps.identity import key
+from recaps.io import read_json
+from recaps.training.lease import Lease, holder
+from recaps.workflow import stages
 from recaps.workflow.job import device, failure, job, project_root
+from recaps.workflow.jobs import Names
+from recaps.workflow.receipts import place, receipt
 
 
 @pytest.fixture
@@ -117,3 +125,52 @@ def test_a_full_disk_stops_no_job(snakemake: SimpleNamespace, capsys: pytest.Cap
 def test_project_root(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert project_root(snakemake) == tmp_path / "root"
+
+
+def stage_job(folder: Path, **params: object) -> Names:
+    """A job that measures `latents.npz`, as the workflow passes it."""
+    return Names(
+        input=Names(latents=str(folder / "smoke/runs/latents.npz")),
+        output=Names(numbers=folder / "smoke/runs/numbers.csv"),
+        params=Names(identity={"settings": {"a": 1}, "modules": {"m": "b"}}, **params),
+        config={"results": str(folder), "scale": "smoke"},
+    )
+
+
+def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those with the same size and time, which a start does not see; nothing is begun."""
+    latents = tmp_path / "smoke/runs/latents.npz"
+    with receipt([latents]):
+        latents.parent.mkdir(parents=True)
+        latents.write_bytes(b"01234567")
+    made: list[Names] = []
+
+    def record_run(job: Names) -> None:
+        made.append(job)
+        job.output.numbers.write_text("numbers")
+
+    monkeypatch.setattr(stages, "record_run", record_run)
+    stages.make("record_run", stage_job(tmp_path))
+    written = read_json(place([tmp_path / "smoke/runs/numbers.csv"]))
+    data = {"runs/latents.npz": hashlib.sha256(b"01234567").hexdigest()}
+    assert written["identity"] == {"settings": {"a": 1}, "modules": {"m": "b"}, "data": data}
+    about = latents.stat()
+    latents.write_bytes(b"01234568")
+    os.utime(latents, ns=(about.st_atime_ns, about.st_mtime_ns))
+    with pytest.raises(UserError, match=r"latents\.npz: changed since it was made"):
+        stages.make("record_run", stage_job(tmp_path))
+    assert len(made) == 1
+    assert read_json(place([tmp_path / "smoke/runs/numbers.csv"])) == written
+
+
+def test_a_job_of_a_run_holds_the_lease_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkpoints"
+    job = stage_job(tmp_path, checkpoints=str(folder))
+    held: list[str] = []
+    monkeypatch.setattr(stages, "record_run", lambda job: held.append(holder(folder)["what"]))
+    stages.make("record_run", job)
+    assert held == [f"record_run {key(job.params.identity)}"]
+    assert holder(folder) == {}
+    with Lease(folder), pytest.raises(TryAgain, match="trains this run"):
+        stages.make("record_run", job)
+    assert len(held) == 1

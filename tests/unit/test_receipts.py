@@ -178,12 +178,28 @@ def test_a_dry_check_writes_nothing(outputs: list[Path], tmp_path: Path) -> None
 def test_a_check_of_a_read_only_folder_is_no_error(
     outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path, value: Any) -> None:
-        raise UserError(f"{path}: cannot be written")
+    def refused(path: Path, ns: tuple[int, int]) -> None:
+        raise PermissionError(path)
 
     outputs[0].touch()
-    monkeypatch.setattr(receipts, "write_json", refused)
+    monkeypatch.setattr(os, "utime", refused)
     assert check(tmp_path) == []
+
+
+def test_a_check_gives_a_touched_file_its_time_back_and_leaves_receipts_alone(
+    outputs: list[Path], tmp_path: Path
+) -> None:
+    """DVC versions receipts; in a clone, all times are new."""
+    place, before = receipts.place(outputs), contents(tmp_path)
+    for file in outputs:
+        file.touch()
+    assert contents(tmp_path) != before
+    assert check(tmp_path) == []
+    assert contents(tmp_path) == before
+    outputs[0].write_text("something else")
+    assert check(tmp_path) == [outputs[0]]
+    assert contents(tmp_path)[place] == before[place]
+    assert outputs[0].stat().st_mtime_ns != before[outputs[0]][1]
 
 
 def test_a_change_that_keeps_the_time_is_found_by_whoever_reads_the_files(outputs: list[Path], tmp_path: Path) -> None:
@@ -308,6 +324,7 @@ def test_inputs_are_named_from_the_folder_of_the_scale(outputs: list[Path], tmp_
         "run/other.csv": None,
         "run/model.safetensors": digest_of(outputs[0]),
         "run/more/history.csv": digest_of(outputs[1]),
+        "run/claims.yaml": None,
     }
 
 
