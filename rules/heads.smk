@@ -17,7 +17,7 @@ rule evaluate_heads:
         runtime=growing(240),
     params:
         identity=plan.identity("evaluate_heads"),
-        code=plan.heads_code,
+        code=plan.identities.heads_code,
         checkpoints=plan.checkpoints,
         heads=plan.fitted_heads,
         kept=plan.kept_heads,

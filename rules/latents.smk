@@ -23,7 +23,7 @@ rule read_model:
     params:
         identity=plan.identity("read_model"),
         checkpoints=plan.checkpoints,
-        codes=plan.read_model_codes,
+        codes=plan.identities.read_model_codes,
         latents=plan.latents_of,
         probes=plan.probes_of,
         test=plan.probed_set,

@@ -12,7 +12,7 @@ from pathlib import Path
 from recaps.command import at_least_one, command
 from recaps.config.load import Project, load, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
-from recaps.workflow import accept, new, stages, why
+from recaps.workflow import accept, jobs, new, stages, why
 from recaps.workflow.jobs import Job, Names
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import Receipts, refuse
@@ -117,7 +117,7 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
     for run in plan.runs(variants=options.variants):
         files = [file for each in plan.of_run(*run).values() for file in each]
         try:
-            for job in plan.needed(files):
+            for job in jobs.needed(plan.jobs, files):
                 _complete(plan, job, options.threads)
         except TryAgain as error:
             paper, variant, seed = run
@@ -135,4 +135,4 @@ def _complete(plan: Plan, job: Job, threads: int | None) -> None:
     for raw in map(Path, plan.raw_files(job.names) if job.stage == "prepare_dataset" else ()):
         names = Names(dataset=raw.parent.name, file=raw.name)
         stages.fetch_file(Names(wildcards=names, output=Names(file=raw), config=plan.project.config.model_dump()))
-    stages.make(job.stage, plan.as_snakemake(job, threads))
+    stages.make(job.stage, jobs.as_snakemake(plan, job, threads))

@@ -21,7 +21,7 @@ from recaps.command import command
 from recaps.config.load import load
 from recaps.workflow import stages
 from recaps.workflow.checks import TARGETS
-from recaps.workflow.jobs import Job, Names, held
+from recaps.workflow.jobs import Job, Names, as_snakemake, held
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import Receipts, receipt
 
@@ -233,7 +233,7 @@ def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.M
     plan = Plan(project)
     names = Names(paper="sparse", variant="supcaps-28", seed=0)
     (job,) = [job for job in plan.jobs if job.stage == "train_variant" and names.items() <= job.names.items()]
-    stages.make("train_variant", plan.as_snakemake(job))
+    stages.make("train_variant", as_snakemake(plan, job))
     assert called["checkpoints"] == Path(plan.checkpoints(names))
     assert called["lease"].file == called["checkpoints"] / "lease.json"
     assert called["lease"].me["what"] == held("train_variant", job.identity())

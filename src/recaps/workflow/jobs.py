@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from recaps.identity import Identity, key
+
+if TYPE_CHECKING:
+    from recaps.workflow.plan import Plan
 
 
 class Names(dict[str, Any]):
@@ -64,3 +69,95 @@ TITLES = {
     "score_claims": "scorecard",
     "build_report": "report",
 }
+
+
+def every(plan: Plan) -> list[Job]:
+    """Return all jobs that make files from settings and files, each after those whose outputs it needs."""
+    made: list[Job] = []
+
+    def add(stage: str, inputs: Iterable[str], outputs: Iterable[str], **names: Any) -> None:
+        named = Names(scale=plan.scale, **names)
+        made.append(Job(stage, named, tuple(inputs), tuple(outputs), functools.partial(plan.identity(stage), named)))
+
+    for each in plan.sets():
+        dataset, split = each.split("/")
+        add("prepare_dataset", [], plan.dataset_files(each), dataset=dataset, split=split)
+    for paper, variant, seed in plan.runs():
+        run = Names(paper=paper, variant=variant, seed=seed)
+        files = plan.of_run(paper, variant, seed)
+        add("train_variant", [*plan.training_set(run), *plan.evaluation_set(run)], files["trained"], **run)
+        if files["read"]:
+            add("read_model", [*files["trained"][:2], *plan.read_sets(run)], files["read"], **run)
+        if files["heads"]:
+            add("evaluate_heads", files["read"][:1], files["heads"], **run)
+    for paper, variant, seed in plan.runs():  # after all others, as a record may need another run
+        run = Names(paper=paper, variant=variant, seed=seed)
+        add("record_run", plan.measured_inputs(run), plan.of_run(paper, variant, seed)["measured"], **run)
+    for paper, settings in plan.project.papers.items():
+        for timing in settings.timings:
+            names = Names(paper=paper, timing=timing)
+            sets = [file for files in plan.timing_sets(names).values() for file in files]
+            add("time_steps", sets, [str(plan.files.timing(paper, timing))], **names)
+        names = Names(paper=paper)
+        add("collect_metrics", plan.metrics_inputs(names), [str(plan.files.metrics(paper))], **names)
+        if settings.tables:
+            add("draw_tables", plan.shown(paper, settings.tables.values()), plan.tables(paper), **names)
+        if settings.figures:
+            drawn = [*plan.figures(paper), str(plan.files.shown(paper))]
+            add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
+    add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records()], plan.scorecard())
+    drawn = [*plan.scorecard(), *plan.tables(), *plan.figures(), *plan.metrics(), *plan.heads(), *plan.timings()]
+    shown = [str(plan.files.shown(name)) for name, paper in plan.project.papers.items() if paper.figures]
+    add("build_report", [*drawn, *shown, *plan.records(), *plan.datasets()], [plan.report()])
+    return made
+
+
+def needed(jobs: Sequence[Job], files: Iterable[str]) -> list[Job]:
+    """Return those of a plan's jobs that make some files and what they are made from, in order."""
+    wanted, found = set(files), []
+    for job in reversed(jobs):
+        if not wanted.isdisjoint(job.outputs):
+            found.append(job)
+            wanted.update(job.inputs)
+    return found[::-1]
+
+
+def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
+    """Return what Snakemake would pass to the script of a job that belongs to a set or a run."""
+    names = job.names
+    params: dict[str, dict[str, Callable[[], Any]]] = {
+        "prepare_dataset": {"source": lambda: plan.preparation(names)},
+        "train_variant": {"settings": lambda: plan.training(names)},
+        "read_model": {
+            "codes": lambda: plan.identities.read_model_codes(names),
+            "latents": lambda: plan.latents_of(names),
+            "probes": lambda: plan.probes_of(names),
+            "test": lambda: plan.probed_set(names),
+            "heads": lambda: plan.own_heads(names),
+        },
+        "evaluate_heads": {
+            "code": lambda: plan.identities.heads_code(names),
+            "heads": lambda: plan.fitted_heads(names),
+            "kept": lambda: plan.kept_heads(names),
+        },
+        "record_run": {
+            "project": lambda: plan.measured_variant(names),
+            "beside": lambda: plan.beside(names.paper, names.variant, names.seed),
+        },
+    }
+    chosen = Names({name: value() for name, value in params[job.stage].items()}, identity=job.identity())
+    sets: dict[str, list[str]] = {}
+    if job.stage == "train_variant":
+        sets = {"dataset": plan.training_set(names), "test": plan.evaluation_set(names)}
+    if "variant" in names:
+        chosen["checkpoints"] = plan.checkpoints(names)
+    return Names(
+        wildcards=names,
+        input=Names({Path(file).stem: file for file in reversed(job.inputs)}, every=job.inputs, **sets),
+        output=Names({Path(file).stem: Path(file) for file in job.outputs}),
+        params=chosen,
+        config=plan.project.config.model_dump(),
+        resources={},
+        threads=threads,
+        scriptdir=Path("workflow", "scripts"),
+    )

@@ -1,0 +1,178 @@
+"""What identifies the results of each stage: the settings and the modules that their numbers depend on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recaps.config.base import Section
+from recaps.config.variant import Variant
+from recaps.datasets import catalogue, checksums, sources
+from recaps.identity import key
+from recaps.io import digest_of
+from recaps.report.claims import printed
+from recaps.workflow import checks
+from recaps.workflow.fingerprint import modules
+
+if TYPE_CHECKING:
+    from recaps.workflow.plan import Plan
+
+#: The modules that compute what a training leaves, besides the model's family.
+TRAINING = ("recaps.training.step", "recaps.training.testing")
+#: The modules that read a trained model, besides the model's family.
+READING = ("recaps.evaluation.latents", "recaps.evaluation.probes", "recaps.evaluation.heads")
+
+
+class Identities:
+    """The identities of all results of a plan. Methods take the wildcards of a job."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def of(self, stage: str) -> Callable[[Any], dict[str, Any]]:
+        """Return a function of wildcards that returns `settings` and `modules` of a stage's result.
+
+        The third part, `data`, is known when the inputs are there.
+        """
+        settings, code = self._settings[stage], self._code[stage]
+        return lambda wildcards: {"settings": settings(wildcards), "modules": code(wildcards)}
+
+    @functools.cached_property
+    def _settings(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
+        """The settings that the result of each stage depends on."""
+        return {
+            "prepare_dataset": lambda names: self.plan.preparation(names) | {"files": self._official(names)},
+            "train_variant": lambda names: self.plan.training(names) | {"seed": int(names.seed)},
+            "time_steps": lambda names: {
+                "variants": self.plan.timed_variants(names),
+                **self.plan.timing_options(names),
+            },
+            "read_model": lambda names: {
+                "latents": self.plan.latents_of(names),
+                "probes": self.plan.probes_of(names),
+                "test": self.plan.probed_set(names),
+                "heads": self.plan.own_heads(names),
+            },
+            "evaluate_heads": self.plan.fitted_heads,
+            "record_run": self._measuring,
+            "collect_metrics": self.plan.measured,
+            "draw_tables": lambda names: self._identity_of_drawing(names.paper, "tables"),
+            "draw_figures": lambda names: self._identity_of_drawing(names.paper, "figures"),
+            "score_claims": lambda names: {
+                "left_out": self.plan.left_out(names),
+                "own": self.plan.own_data(names),
+                "claims": {file: digest_of(Path(file)) for file in self.plan.claims()},
+            },
+            "build_report": lambda names: {
+                "project": self.plan.settings(),
+                "readings": {file: digest_of(Path(file)) for file in self.plan.readings()},
+            },
+        }
+
+    @functools.cached_property
+    def _code(self) -> dict[str, Callable[[Any], dict[str, str]]]:
+        """The digests of the modules that compute the numbers of each stage."""
+
+        def drawing(stage: str, own: str = "") -> Callable[[Any], dict[str, str]]:
+            """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
+
+            def code(names: Any) -> dict[str, str]:
+                there = own and checks.own_file(names.paper, f"{own}.py").exists()
+                paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
+                return modules([f"recaps.workflow.stages:{stage}", *paper])
+
+            return code
+
+        def reading(names: Any) -> dict[str, str]:
+            variant = self.plan.variant(names)
+            return modules([*READING, *family(variant), *_probes(names.paper, variant)])
+
+        return {
+            "prepare_dataset": self._preparing,
+            "train_variant": lambda names: modules([*TRAINING, *family(self.plan.variant(names))]),
+            "time_steps": lambda names: modules([*TRAINING, "recaps.training.timing", *self._timed_families(names)]),
+            "read_model": reading,
+            "evaluate_heads": lambda names: modules(["recaps.evaluation.heads"]),
+            "record_run": lambda names: modules(self._recording(names)),
+            "collect_metrics": drawing("collect_metrics", "metrics"),
+            "draw_tables": drawing("draw_tables", "tables"),
+            "draw_figures": drawing("draw_figures", "figures"),
+            "score_claims": drawing("score_claims"),
+            "build_report": drawing("build_report"),
+        }
+
+    def read_model_codes(self, wildcards: Any) -> dict[str, str]:
+        """Return what stands for the modules that compute latents, and for those that compute probes."""
+        variant = self.plan.variant(wildcards)
+        latents = ["recaps.evaluation.latents", *family(variant)]
+        probes = [*latents, "recaps.evaluation.probes", *_probes(wildcards.paper, variant)]
+        return {name: key({"modules": modules(roots)}) for name, roots in (("latents", latents), ("probes", probes))}
+
+    def heads_code(self, wildcards: Any) -> str:
+        """Return what stands for the modules that fit heads."""
+        return key({"modules": modules(["recaps.evaluation.heads"])})
+
+    def _official(self, wildcards: Any) -> dict[str, str | None]:
+        """Return the digests of the official files that a split is made from."""
+        files = map(Path, self.plan.raw_files(wildcards))
+        return {f"{path.parent.name}/{path.name}": _expected(path) for path in files}
+
+    def _preparing(self, wildcards: Any) -> dict[str, str]:
+        """Return the digests of the modules that prepare a split: those of other sets do not count."""
+        name, mine = self.plan.project.origin(wildcards.dataset)
+        base = catalogue.entry(name).base or name
+        source = (
+            "own" if mine else "standin" if self.plan.project.scale.stand_in else f"formats.{catalogue.FORMATS[base]}"
+        )
+        derived = [] if base == name else ["norb" if base == "smallnorb" else "derived"]
+        used = modules([f"recaps.datasets.{module}" for module in (source, *derived)])
+        return {
+            name: digest
+            for name, digest in modules(["recaps.datasets.preparation"]).items()
+            if name in used or name.rpartition(".")[2] in ("arrays", "preparation", "raw")
+        }
+
+    def _recording(self, wildcards: Any) -> list[str]:
+        """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
+        families = {module for each in self.plan.with_beside(wildcards).values() for module in family(each)}
+        return [f"recaps.papers.{wildcards.paper}.record", "recaps.evaluation.record", *sorted(families)]
+
+    def _timed_families(self, wildcards: Any) -> list[str]:
+        return sorted({module for variant in self.plan.timed(wildcards).values() for module in family(variant)})
+
+    def _measuring(self, wildcards: Any) -> dict[str, Any]:
+        """Return what a record depends on: no titles, and no other seeds."""
+        paper = self.plan.project.papers[wildcards.paper]
+
+        def untitled(sections: Mapping[str, Section]) -> dict[str, Any]:
+            return {name: each.model_dump(mode="json", exclude={"title", "seeds"}) for name, each in sections.items()}
+
+        return {
+            "variants": untitled(self.plan.with_beside(wildcards)),
+            "heads": untitled(paper.heads),
+            "protocols": untitled(paper.protocols),
+            "datasets": self.plan.project.replaced,
+            "beside": self.plan.beside(wildcards.paper, wildcards.variant, int(wildcards.seed)),
+        }
+
+    def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
+        """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
+        return self.plan.drawn(paper, kind) | {"printed": printed(checks.claims_of(paper))}
+
+
+def _expected(path: Path) -> str | None:
+    """Return the digest of an official file, or None before the first download of one without a published digest."""
+    return checksums.expected_digest(sources.file(path.parent.name, path.name), path.parent)
+
+
+def _probes(paper: str, variant: Variant) -> list[str]:
+    """Return the module of the variant's probes."""
+    return [f"recaps.papers.{paper}.probes"] if variant.probes else []
+
+
+def family(variant: Variant) -> list[str]:
+    """Return the modules that a variant's model is imported from by name."""
+    modules: list[str] = variant.model.modules
+    return modules
