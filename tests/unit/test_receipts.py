@@ -324,7 +324,6 @@ def test_inputs_are_named_from_the_folder_of_the_scale(outputs: list[Path], tmp_
         "run/other.csv": None,
         "run/model.safetensors": digest_of(outputs[0]),
         "run/more/history.csv": digest_of(outputs[1]),
-        "run/claims.yaml": None,
     }
 
 
