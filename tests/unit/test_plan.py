@@ -17,6 +17,7 @@ from messages import one_line
 from recaps.config.load import Project, load
 from recaps.errors import UserError
 from recaps.identity import differences
+from recaps.workflow import jobs
 from recaps.workflow.layout import DATASET_FILES, READ_FILES, RECORD_FILES, RUN_FILES
 from recaps.workflow.plan import Plan, growing, start
 
@@ -230,9 +231,9 @@ def test_a_probe_is_no_reason_to_extract_latents_again(plan: Any) -> None:
     own = "recaps.papers.sparse.probes"
     assert {"recaps.evaluation.latents", "recaps.evaluation.probes", "recaps.evaluation.heads", own} <= modules.keys()
     assert own not in plan(**dense(probes={})).identity("read_model")(wildcards())["modules"]
-    codes = plan().read_model_codes(wildcards())
-    assert codes["latents"] == plan(**dense(probes={})).read_model_codes(wildcards())["latents"]
-    assert codes["probes"] != plan(**dense(probes={})).read_model_codes(wildcards())["probes"]
+    codes = plan().identities.read_model_codes(wildcards())
+    assert codes["latents"] == plan(**dense(probes={})).identities.read_model_codes(wildcards())["latents"]
+    assert codes["probes"] != plan(**dense(probes={})).identities.read_model_codes(wildcards())["probes"]
 
 
 def test_what_a_training_depends_on(plan: Any) -> None:
@@ -303,30 +304,30 @@ def test_each_job_comes_after_those_that_make_its_inputs(plan: Any) -> None:
     assert len({str(job) for job in smoke.jobs}) == len(smoke.jobs)
 
 
-def test_the_jobs_that_targets_need(plan: Any) -> None:
+def test_the_jobs_that_files_need(plan: Any) -> None:
     smoke = plan(papers=["sparse"])
-    assert smoke.needed([]) == smoke.needed(["all"]) == smoke.jobs
-    assert {job.stage for job in smoke.needed(["data"])} == {"prepare_dataset"}
-    assert {job.stage for job in smoke.needed(["train"])} == {"prepare_dataset", "train_variant"}
-    run = "results/smoke/runs/sparse/dense/seed-0"
-    assert [str(job) for job in smoke.needed([f"./{run}/numbers.csv"]) if job.stage != "prepare_dataset"] == [
+    assert jobs.needed(smoke.jobs, smoke.everything()) == smoke.jobs
+    assert {job.stage for job in jobs.needed(smoke.jobs, smoke.prepared())} == {"prepare_dataset"}
+    assert {job.stage for job in jobs.needed(smoke.jobs, smoke.models())} == {"prepare_dataset", "train_variant"}
+    file = "results/smoke/runs/sparse/dense/seed-0/numbers.csv"
+    assert [str(job) for job in jobs.needed(smoke.jobs, [file]) if job.stage != "prepare_dataset"] == [
         f"{what} of sparse/dense, seed 0" for what in ("training", "latents and probes", "heads", "record")
     ]
 
 
 def test_a_job_without_snakemake_is_given_what_the_rule_gives(plan: Any) -> None:
     smoke = plan(**sparse("dense", training={"evaluate_every": 0}), papers=["sparse"])
-    jobs = {job.stage: job for job in smoke.jobs if job.names.get("variant", "dense") == "dense"}
-    train = smoke.as_snakemake(jobs["train_variant"], 3)
+    of_stage = {job.stage: job for job in smoke.jobs if job.names.get("variant", "dense") == "dense"}
+    train = jobs.as_snakemake(smoke, of_stage["train_variant"], 3)
     assert train.params.identity == smoke.identity("train_variant")(wildcards())
     assert train.params.settings == smoke.training(wildcards())
     assert train.params.checkpoints == smoke.checkpoints(wildcards())
     assert (train.input.dataset, train.input.test) == (smoke.training_set(wildcards()), [])
     assert train.output.model == Path("results/smoke/runs/sparse/dense/seed-0/model.safetensors")
     assert train.threads == 3
-    data = smoke.as_snakemake(jobs["prepare_dataset"])
+    data = jobs.as_snakemake(smoke, of_stage["prepare_dataset"])
     assert not hasattr(data.params, "checkpoints"), "it locks no run"
-    record = smoke.as_snakemake(jobs["record_run"])
+    record = jobs.as_snakemake(smoke, of_stage["record_run"])
     assert list(record.input.every) == smoke.measured_inputs(wildcards())
     assert record.params.beside == smoke.beside("sparse", "dense", 0)
 
