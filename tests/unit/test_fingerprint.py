@@ -271,7 +271,7 @@ def made_by(package: Path, stage: str) -> dict[tuple[str, ...], dict[str, str]]:
     """The modules of each job of a stage, by paper, and variant if it has one, with the code of a package."""
     code = Code(package)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recaps.workflow.plan.modules", code.modules)
+        patch.setattr("recaps.workflow.identities.modules", code.modules)
         return {
             tuple(str(job.names[name]) for name in ("paper", "variant") if name in job.names): job.identity()["modules"]
             for job in PLAN.jobs
