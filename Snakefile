@@ -20,6 +20,7 @@ min_version("9.27")
 
 sys.path.append(str(Path(workflow.basedir) / "workflow"))
 import data_version
+import times
 import warm
 from slurm_executor import attend
 
@@ -28,6 +29,7 @@ configfile: "config/config.yaml"
 
 
 attend()
+times.ignore()
 # Snakemake has merged the user's settings, but it knows no sections with a name, so the library merges them again. Only
 # `config_settings`, which Snakemake does not document, keeps files and keys apart. Jobs get the same files and keys.
 given = workflow.config_settings
