@@ -21,6 +21,7 @@ from recaps import arrays, io
 from recaps.config.families import families
 from recaps.config.load import Project, load
 from recaps.errors import UserError
+from recaps.evaluation.record import metric_rows
 from recaps.models import build
 from recaps.npz import Array
 from recaps.papers.experts import figures, probes, record, tables
@@ -28,12 +29,19 @@ from recaps.papers.experts import judge as judge_module
 from recaps.papers.experts.judge import (
     Judge,
     agreement,
+    blank,
     bootstrap_error,
+    border_error,
     confidence,
     coverage,
     frechet_distance,
     negatives,
+    resembles_one,
+    slant,
+    spread_within,
+    stroke_mass,
 )
+from recaps.papers.experts.metrics import _specificity
 from recaps.report.claims import Number, check_variants
 from recaps.report.metrics import correlation, selectivity, usage
 from recaps.report.results import Results
@@ -123,11 +131,13 @@ def save_model(run: Path, model: dict[str, Any], training: dict[str, Any], seed:
 
 
 def _split(n: int) -> arrays.Arrays:
-    """A bright row for each class, a little lower in every tenth image."""
+    """A bright bar for each class; in every tenth image it is lower, and its lower half is shorter on the left."""
     labels = np.arange(n) % 10
     images = np.zeros((n, *SHAPE), np.uint8)
     for place, (image, label) in enumerate(zip(images, labels, strict=True)):
-        image[0, 2 * label + place // 10 : 2 * label + place // 10 + 4, 4:24] = 200
+        top, left = 2 * label + place // 10, 4 + place // 10
+        image[0, top : top + 2, 4:24] = 200
+        image[0, top + 2 : top + 4, left:24] = 200
     return arrays.Arrays(images, labels, {}, {"name": "made", "classes": 10})
 
 
@@ -261,6 +271,53 @@ def test_negatives_are_counted_as_loops_do(monkeypatch: pytest.MonkeyPatch) -> N
         assert negatives(pictures, images).tolist() == near
 
 
+def test_a_negative_of_an_object_is_no_white_picture_with_a_black_spot() -> None:
+    """Six bars of four rows, alone and all together."""
+    images = np.zeros((6, *SHAPE))
+    for place, image in enumerate(images):
+        image[0, 2 + 4 * place : 6 + 4 * place, 8:20] = 1
+    spot = images.max(0, keepdims=True)
+    grey, white = np.full((1, *SHAPE), 0.5), np.ones((1, *SHAPE))
+    shown = np.concatenate([1 - images, 1 - 0.6 * images[:1], 1 - spot, white])
+    assert negatives(shown, images).all()
+    assert resembles_one(1 - shown, images).tolist() == [True] * 7 + [False] * 2
+    assert resembles_one(grey, images).tolist() == [False]
+
+
+def test_a_blank_picture_has_less_contrast_than_images() -> None:
+    images = np.zeros((200, *SHAPE))
+    images[:, 0, :14, :14] = np.linspace(0.101, 0.3, 200)[:, None, None]  # the third is the first that counts
+    pictures = np.zeros((4, *SHAPE))
+    pictures[0, 0, -1], pictures[0, 0, :, -1] = 1, 1  # the border has no part in it
+    pictures[1] = 0.7
+    pictures[2, 0, :14, :14], pictures[3, 0, :14, :14] = 0.1019, 0.1031
+    assert blank(pictures, images).tolist() == [True, True, True, False]
+    assert blank(images, images).sum() == 2
+
+
+def test_the_border_is_the_last_row_and_the_last_column() -> None:
+    images = np.zeros((3, *SHAPE), np.float32)
+    pictures = np.stack([images[0] + 0.5, images[1], images[2]])
+    pictures[1, 0, 27, 27], pictures[1, 0, 26, 26], pictures[2, 0, 0, 27] = 1, 1, 0.5
+    assert border_error(pictures, images).tolist() == [13.75, 1, 0.25]
+
+
+def test_mass_and_slant_of_known_strokes() -> None:
+    pictures = np.full((6, 2, 10, 10), 0.5)
+    pictures[0, :, 2:8, 4] = 0.6  # upright
+    pictures[1, :, range(2, 8), range(7, 1, -1)] = 1  # like /
+    pictures[2, :, range(2, 8), range(2, 8)] = 0.9  # like its mirror image
+    pictures[3, :, 1:9, 3] = pictures[3, :, 0, 3] = pictures[3, :, 9, 3] = 1
+    pictures[4, :, 5, 2:6] = 1  # one row
+    assert stroke_mass(pictures).tolist() == pytest.approx([0.06, 0.06, 0.06, 0.1, 0.04, 0])
+    assert slant(pictures).tolist() == pytest.approx([0, 1, -1, 0, 0, 0])
+
+
+def test_the_spread_within_a_class_does_not_see_their_means() -> None:
+    values, labels = np.array([0.0, 10, 2, 14, 6]), np.array([0, 1, 0, 1, 2])
+    assert spread_within(values, labels) == pytest.approx((1 + 2 + 0) / 3)
+
+
 def test_the_bootstrap_knows_the_error_of_a_mean() -> None:
     sample = np.random.default_rng(0).normal(size=400)
     error = bootstrap_error(np.mean, sample, resamples=400)
@@ -348,12 +405,13 @@ def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFram
 
 
 def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
-    judged = ("confidence", "coverage", "frechet", "negatives")
-    common = {"chain-error", "usage", "selectivity", "linear-mnist"}
+    judged = ("confidence", "coverage", "frechet", "negatives", "negative-objects", "blank")
+    common = {"chain-error", "border-error", "border-share", "usage", "selectivity", "linear-mnist"}
     expected = {
         "mnist-experts": common
         | {f"{domain}-{name}" for domain in ("complete", "restricted") for name in judged}
         | {"autoencoder-error", "opposite-correlation", "capsule-agreement", "overall-agreement", "training-minutes"}
+        | {"capsule-specificity", "mass-within-capsules", "slant-within-capsules"}
         | {"frechet-beside-vae", "input-capsules", "input-dim", "output-capsules", "output-dim"},
         "mnist-rbm": common | {f"samples-{name}" for name in judged},
         "mnist-vae": common | {f"samples-{name}" for name in judged},
@@ -417,6 +475,8 @@ def test_negatives_and_opposites(table: pd.DataFrame) -> None:
     assert values(table, "mnist-experts", "complete-negatives") == [0.25, 0.25]
     assert values(table, "mnist-experts", "restricted-negatives") == [0, 0]
     assert values(table, "mnist-judge", "images-negatives") == [0, 0]
+    assert values(table, "mnist-experts", "complete-negative-objects") == [0.25, 0.25]
+    assert values(table, "mnist-experts", "restricted-negative-objects") == [0, 0]
     rows = table[(table["variant"] == "mnist-experts") & (table["metric"] == "opposite-correlation")]
     pairs = [-1] * (SAMPLES * CAPSULES - 1) + [1]
     assert list(rows["value"]) == pytest.approx([np.mean(pairs)] * 2)
@@ -439,6 +499,49 @@ def test_agreement_of_capsules_and_of_all(results: Results) -> None:
     a, b = (half.ravel() for half in halves)
     assert overall[3] == pytest.approx((share(a, b) + share(b, a)) / 2)
     assert capsule[5] == overall[5] == SAMPLES * CAPSULES
+
+
+def test_specificity_is_a_share_of_the_largest_possible_gap(results: Results) -> None:
+    run = made_results.run_of(results, "mnist-experts", 0)
+    alike = np.tile([[3], [5], [3], [3], [5], [3]], CAPSULES)
+    each = np.tile(LIKED, (SAMPLES, 1))
+    found = []
+    for decisions in (alike, each, np.zeros_like(each)):
+        numbers = metric_rows(record._agreement(run, decisions, "mnist/test"))
+        ((*_, value, error, n, unit, on),) = _specificity(numbers, "mnist-experts", 0)
+        found.append(value)
+        assert (n, unit, on) == (SAMPLES * CAPSULES, "ratio", "mnist/test")
+    assert found == pytest.approx([0, 1, 0])
+    numbers = pd.DataFrame({"metric": ["capsule-agreement", "overall-agreement"], "value": [0.6, 0.2], "se": [0.04, 0]})
+    ((*_, value, error, _, _, _),) = _specificity(numbers.assign(n=7, measured_on="mnist/test"), "mnist-experts", 0)
+    assert (value, error) == (pytest.approx(0.5), pytest.approx(0.05))
+    assert _specificity(numbers[:0], "mnist-experts", 0) == []
+
+
+def test_strokes_of_a_capsule_vary_beside_those_of_a_class(results: Results) -> None:
+    test, run = _split(IMAGES), made_results.run_of(results, "mnist-experts", 0)
+    images = test.images / 255
+    one, every = images[:1].repeat(4, 0), images[3::10]  # the four images of class 3
+    samples = np.stack([one, every], 1)
+    rows = record._variation(run, samples, images, test.labels, "mnist/test")
+    assert [row[2] for row in rows] == ["mass-within-capsules", "slant-within-capsules"]
+    assert [row[3] for row in rows] == pytest.approx([0.5, 0.5])  # of ratios 0 and 1
+    assert [row[4] for row in rows] == pytest.approx([0.5, 0.5])
+    assert {row[5] for row in rows} == {8}
+    assert record._variation(run, samples, images[:10], test.labels[:10], "mnist/test") == [], "one image of each class"
+
+
+def test_the_borders_share_of_the_error(results: Results, table: pd.DataFrame) -> None:
+    images = np.zeros((2, *SHAPE), np.float32)
+    chain = images.copy()
+    chain[:, 0, -1] = chain[:, 0, :, -1] = 0.5
+    chain[1, 0, 3, 4:9] = 1
+    error, share = record._border_metrics(
+        made_results.run_of(results, "mnist-experts", 0), {"images": images, "chain": chain}
+    )
+    assert error[2:6] == ("border-error", 13.75, 0, 2)
+    assert share[2:4] == ("border-share", pytest.approx(27.5 / 32.5))
+    assert values(table, "fashion-rbm", "border-share") == [0, 0], "the made chain errs inside only"
 
 
 def test_agreement_is_that_of_the_restricted_domain(results: Results, table: pd.DataFrame) -> None:

@@ -130,6 +130,72 @@ def negatives(pictures: Array, images: Array) -> Array:
     return np.asarray(_nearest(1 - pictures, images) < _nearest(pictures, images))
 
 
+def resembles_one(pictures: Array, images: Array) -> Array:
+    """Return whether a picture resembles one of the images more than the mean of all: bool [N].
+
+    Likeness is the cosine of the pixels. It tells the negative of an object from a white picture with a black spot: the
+    negative of the spot resembles the mean image more. A small or uneven spot may pass.
+
+    Args:
+        pictures: in 0..1, [N, ...].
+        images: in 0..1, [M, ...].
+    """
+    pixels, each = _directions(pictures), _directions(images)
+    mean = _directions(images.mean(0, keepdims=True))
+    return np.asarray((pixels @ each.T).max(1) > (pixels @ mean.T)[:, 0])
+
+
+def _directions(pictures: Array) -> Array:
+    """The pixels of each picture, divided by their norm: [N, pixels]; 0 for a black picture."""
+    pixels = pictures.reshape(len(pictures), -1).astype(np.float64)
+    return np.asarray(pixels / np.linalg.norm(pixels, axis=1, keepdims=True).clip(1e-9))
+
+
+def blank(pictures: Array, images: Array) -> Array:
+    """Return whether a picture has less contrast than 99 % of the images: bool [N].
+
+    Contrast is the standard deviation of the pixels without the border, see `border_error`.
+
+    Args:
+        pictures: in 0..1, [N, C, H, W].
+        images: in 0..1, [M, C, H, W].
+    """
+    own, others = (each[..., :-1, :-1].std((1, 2, 3)) for each in (pictures, images))
+    return np.asarray(own < np.quantile(others, 0.01))
+
+
+def border_error(pictures: Array, images: Array) -> Array:
+    """Return the squared error in the last row and the last column, summed: [N, C, H, W], [N, C, H, W] to [N].
+
+    No filter of the decoder of expert capsules reaches these pixels in images of 28x28.
+    """
+    errors = np.square(pictures.astype(np.float64) - images)
+    return np.asarray(errors[..., -1, :].sum((1, 2)) + errors[..., :-1, -1].sum((1, 2)))
+
+
+def stroke_mass(pictures: Array) -> Array:
+    """Return the share of ink, pixels above 0.5: [N, C, H, W] to [N]."""
+    return np.asarray((pictures.mean(1) > 0.5).mean((1, 2)))
+
+
+def slant(pictures: Array) -> Array:
+    """Return by how many pixels the ink moves to the right in a row upwards: [N, C, H, W] to [N].
+
+    It is the slope of the regression of columns on rows, over pixels above 0.5; 0 if they lie in fewer than two rows.
+    """
+    ink = (pictures.mean(1) > 0.5).astype(np.float64)
+    rows, columns = np.indices(ink.shape[1:])
+    total = ink.sum((1, 2)).clip(1)[:, None, None]
+    rows, columns = (each - (ink * each).sum((1, 2), keepdims=True) / total for each in (rows, columns))
+    covariance, variance = (ink * rows * columns).sum((1, 2)), (ink * rows**2).sum((1, 2))
+    return np.divide(-covariance, variance, out=np.zeros(len(ink)), where=variance > 1e-9)
+
+
+def spread_within(values: Array, labels: Array) -> float:
+    """Return the standard deviation of values [N] within a class, a mean over the classes in labels [N]."""
+    return float(np.mean([values[labels == label].std() for label in np.unique(labels)]))
+
+
 def _nearest(pictures: Array, images: Array) -> Array:
     """Return the squared error between each picture and its nearest image, [N]."""
     flat = pictures.reshape(len(pictures), -1).astype(np.float64)

@@ -13,11 +13,13 @@ from recaps.report.results import Results
 
 
 def metrics(results: Results) -> list[MetricRow]:
-    """Sizes of the network, and distances of samples beside that of the VAE."""
+    """Sizes of the network, distances of samples beside that of the VAE, and how specific capsules are."""
     rows = _sizes(results)
     for seed, part in results.by_seed():
         for names in by_dataset(part.paper).values():
             rows += _beside_vae(part, names, seed)
+        for variant in of_family(part.paper, "experts"):
+            rows += _specificity(part.numbers(variant, seed), variant, seed)
     return rows
 
 
@@ -49,3 +51,14 @@ def _beside_vae(results: Results, names: Sequence[str], seed: int) -> list[Metri
             where = own["n"], "ratio", own["measured_on"]
             ratios.append((own["variant"], seed, "frechet-beside-vae", ratio, error, *where))
     return ratios
+
+
+def _specificity(numbers: pd.DataFrame, variant: str, seed: int) -> list[MetricRow]:
+    """The gap between the agreement within capsules and that of all samples, as a share of the largest possible gap."""
+    rows = numbers.set_index("metric").to_dict("index")
+    if "capsule-agreement" not in rows:
+        return []
+    own, overall = rows["capsule-agreement"], rows["overall-agreement"]["value"]
+    possible = max(1 - overall, 1e-9)  # no gap is possible if all samples show one class
+    value, error = (own["value"] - overall) / possible, own["se"] / possible
+    return [(variant, seed, "capsule-specificity", value, error, own["n"], "ratio", own["measured_on"])]

@@ -14,12 +14,18 @@ from recaps.papers.experts.judge import (
     Judge,
     Judged,
     agreement,
+    blank,
     bootstrap_error,
+    border_error,
     confidence,
     coverage,
     flat,
     frechet_distance,
     negatives,
+    resembles_one,
+    slant,
+    spread_within,
+    stroke_mass,
 )
 from recaps.papers.experts.variants import DOMAINS
 from recaps.report.metrics import class_means, correlation, first_of_each, selectivity, squared_error, usage
@@ -45,7 +51,9 @@ def record(run: Run) -> Record:
         return Record([*rows, *_image_metrics(run)], arrays)
     rows += _code_metrics(run)
     if "chain" in probes:
-        arrays["chain"] = _chain(run.probe("chain"))
+        probe = run.probe("chain")
+        rows += _border_metrics(run, probe)
+        arrays["chain"] = _chain(probe)
     if "samples" in probes:
         probe = run.probe("samples")
         rows += _sample_metrics(run, probe)
@@ -81,6 +89,16 @@ def _code_metrics(run: Run) -> list[MetricRow]:
     ]
 
 
+def _border_metrics(run: Run, probe: Mapping[str, Array]) -> list[MetricRow]:
+    """The part of the chain's error in the last row and column, over the images of the probe `chain`."""
+    border, on = border_error(probe["chain"], probe["images"]), run.test_set
+    share = border.sum() / np.square(probe["chain"] - probe["images"]).sum()
+    return [
+        run.mean("border-error", border, "squared error", on),
+        run.number("border-share", share, "fraction", on, n=len(border)),
+    ]
+
+
 # Samples
 
 
@@ -89,7 +107,10 @@ def _image_metrics(run: Run) -> list[MetricRow]:
     if not run.settings.images:
         return []
     judge, train, test = Judge(run.folder), *_real(run)
-    return _judged(run, "images", judge(test), judge(train), negatives(test, train), run.test_set)
+    return [
+        *_judged(run, "images", judge(test), judge(train), run.test_set),
+        *_looks(run, "images", test, train, run.test_set),
+    ]
 
 
 def _sample_metrics(run: Run, probe: Mapping[str, Array]) -> list[MetricRow]:
@@ -101,13 +122,16 @@ def _sample_metrics(run: Run, probe: Mapping[str, Array]) -> list[MetricRow]:
         for domain in (each for each in DOMAINS if each in probe):
             samples = _first(probe[domain])
             seen = judge(flat(samples))
-            rows += _judged(run, domain, seen, real, negatives(flat(samples), train), on)
+            rows += _judged(run, domain, seen, real, on)
+            rows += _looks(run, domain, flat(samples), train, on)
             if domain == "restricted":
                 rows += _agreement(run, seen.decisions.reshape(samples.shape[:2]), on)
+                labels = beside.split(beside.settings.test).labels[:JUDGED]
+                rows += _variation(run, samples, test, labels, on)
     return rows
 
 
-def _judged(run: Run, domain: str, seen: Judged, beside: Judged, negative: Array, on: str) -> list[MetricRow]:
+def _judged(run: Run, domain: str, seen: Judged, beside: Judged, on: str) -> list[MetricRow]:
     """Metrics of the pictures `seen` in a domain, and their distance from as many of the pictures `beside`."""
     n = len(seen.features)
     others = beside.features[:n]
@@ -118,8 +142,35 @@ def _judged(run: Run, domain: str, seen: Judged, beside: Judged, negative: Array
         run.mean(f"{domain}-confidence", confidence(seen.probabilities), "fraction", on),
         run.number(f"{domain}-coverage", classes, "count", on, n=n, se=by_decisions),
         run.number(f"{domain}-frechet", distance, "squared distance", on, n=n, se=by_features),
-        run.number(f"{domain}-negatives", negative.mean(), "fraction", on, n=n),
     ]
+
+
+def _looks(run: Run, domain: str, pictures: Array, train: Array, on: str) -> list[MetricRow]:
+    """Shares of the pictures [N, C, H, W] that are negatives, negatives of objects, and blank."""
+    negative = negatives(pictures, train)
+    found = {
+        "negatives": negative,
+        "negative-objects": negative & resembles_one(1 - pictures, train),
+        "blank": blank(pictures, train),
+    }
+    n = len(pictures)
+    return [run.number(f"{domain}-{name}", each.mean(), "fraction", on, n=n) for name, each in found.items()]
+
+
+def _variation(run: Run, samples: Array, test: Array, labels: Array, on: str) -> list[MetricRow]:
+    """How much strokes vary over the samples [n, J, C, H, W] of a capsule, beside test images [N, C, H, W] of a class.
+
+    Nothing where the images of a class are alike.
+    """
+    n, capsules = samples.shape[:2]
+    rows = []
+    for name, measure in {"mass": stroke_mass, "slant": slant}.items():
+        within = spread_within(measure(test), labels)
+        if within > 1e-6:
+            ratios = measure(flat(samples)).reshape(n, capsules).std(0) / within
+            error = ratios.std(ddof=1) / math.sqrt(capsules) if capsules > 1 else math.nan
+            rows.append(run.number(f"{name}-within-capsules", ratios.mean(), "ratio", on, n=n * capsules, se=error))
+    return rows
 
 
 def _agreement(run: Run, decisions: Array, on: str) -> list[MetricRow]:
