@@ -88,7 +88,10 @@ class Experts(Model):
             return cosine_coupling(part(capsules), self.options.iterations)
 
     def pictures(self, inputs: Tensor) -> Tensor:
-        """Pictures [B, C, H, W] of input capsules z_i [B, I, d], through squash and unsquash as in the paper."""
+        """Pictures [B, C, H, W] of input capsules z_i [B, I, d].
+
+        The paper unsquashes the decoded capsules. Here they are squashed first, so that both together change nothing.
+        """
         code = self.autoencoder.as_maps(unsquash(squash(inputs)) / self.scale)
         return self.autoencoder.logits(code).sigmoid()
 

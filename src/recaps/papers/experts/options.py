@@ -73,10 +73,10 @@ class ExpertsOptions(ModelOptions):
     capsule's outputs in training. `nearest`: of a sample and its opposite, the one nearer to any of the last 128
     outputs. The paper only says that training visited it."""
     gaussian: Literal["standard", "visited"] = "visited"
-    """Reading. The 16-dimensional Gaussian that samples are drawn from, always with mean zero. `standard`: its
-    covariance is the identity, and samples are squashed to a length of about 0.94, twice the mean length of capsules.
-    `visited`: its covariance is the mean of x x' over the capsule's last 128 outputs in training, so that samples have
-    their lengths and directions."""
+    """Reading. The 16-dimensional Gaussian that samples are drawn from, always with mean zero. `standard`, which the
+    paper's x ~ N(0, 1) suggests: its covariance is the identity, and samples are squashed to a length of about 0.94,
+    twice the mean length of capsules. `visited`, our choice: its covariance is the mean of x x' over the capsule's last
+    128 outputs in training, so that samples have their lengths and directions."""
     sample_coupling: Literal["routed", "alone"] = "alone"
     """Reading. The coupling of a capsule while all others are zero. `routed`: by cosine routing, in which capsules of
     zero take part; it is 0.28 with 20 capsules and 3 iterations. `alone`: 1, because couplings sum to one over the
