@@ -140,6 +140,12 @@ def test_table_1_sets_what_was_built_beside_what_is_printed(results: Results) ->
     assert pd.isna(table.loc["parameters, L2 and L1", "CIFAR-10 ours"])
 
 
+def test_table_1_names_the_squash_over_classes(tmp_path: Path) -> None:
+    results = make(tmp_path, config(**{"mnist-l2": {"model": {"squash_votes": "classes"}}}), seeds=(0,))
+    table = tables.table_1(results).set_index("layer")
+    assert "squash of votes over classes (L2), squash of votes (L1," in str(table.loc["Cap2", "activation ours"])
+
+
 def test_table_2_has_every_published_number_beside_ours(results: Results) -> None:
     table = tables.table_2(results)
     assert len(table) == 5 + 5 + 4 + 3 + 3

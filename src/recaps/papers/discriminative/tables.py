@@ -115,7 +115,8 @@ def _activations(results: Results, built: Mapping[str, Mapping[str, Any]]) -> di
             convolution = leaky if model["activation"] == "leaky_relu" else "ReLU"
             convolutions.append((convolution, DATASETS.get(dataset, dataset)))
             where = [("squash", "squash_capsules", True), ("squash of votes", "squash_votes", False)]
-            squashed = [name for name, key, default in where if model.get(key, default)]
+            kinds = [(name, model.get(key, default)) for name, key, default in where]
+            squashed = [f"{name} over classes" if how == "classes" else name for name, how in kinds if how]
             capsules.append((" and ".join(squashed) or "none", results.paper.variants[variant].title))
     return {"Conv1": _join(convolutions), "Cap2": _join(capsules)}
 
