@@ -432,7 +432,7 @@ def test_figure_2_lists_its_images(results: Results) -> None:
     assert canvas.shape == (3 * 30 - 2, 10 * 30 - 2)
     np.testing.assert_allclose(canvas[0, [0, 30]], np.array([0, 100]) / 255, atol=0.5 / record.GREYS + 0.5 / 255)
     assert np.isnan(canvas[30:58, 30:58]).all()  # of class 1 only one image is classified right
-    errors = [f"squared_error_{each}" for each in ("dr", "l2_fc", "l2_fc_squashed", "l2_fc_mapped")]
+    errors = [f"squared_error_{each}" for each in ("dr", "l2_fc", "l2_fc_mapped", "l2_fc_squashed")]
     assert list(data.columns) == ["image", "label", *errors]
     assert list(data["image"]) == [0, 2, 1, 4, 5]
     assert list(data["label"]) == [0, 0, 1, 2, 2]

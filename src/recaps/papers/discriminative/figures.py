@@ -49,13 +49,13 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     shown = results.arrays(OTHER, "decoded")
     labels, classes = shown["labels"], list(shown["classes"]) or FASHION
     own, other = (results.paper.variants[variant].title for variant in (DECODER, OTHER))
-    names = ("(a) input", f"(b) {own}", f"(c) {other}", f"(d) {other}, squashed", f"(e) {other}, mapped")
+    names = ("(a) input", f"(b) {own}", f"(c) {other}", f"(d) {other}, mapped", f"(e) {other}, squashed")
     drawing, axes = plt.subplots(1, len(names), figsize=(12, 2.8))
     for axis, title, pictures in zip(axes, names, (shown["images"], *shown["decoded"]), strict=True):
         by_class = [(label, pictures[labels == label]) for label in np.unique(labels)]
         mosaic_rows(axis, [(classes[label] if axis is axes[0] else "", each) for label, each in by_class], COLUMNS)
         axis.set_title(title)
-    owners = ("dr", "l2_fc", "l2_fc_squashed", "l2_fc_mapped")
+    owners = ("dr", "l2_fc", "l2_fc_mapped", "l2_fc_squashed")
     columns = ["image", "label", *(f"squared_error_{owner}" for owner in owners)]
     return drawing, pd.DataFrame(dict(zip(columns, (shown["places"], labels, *shown["errors"]), strict=True)))
 

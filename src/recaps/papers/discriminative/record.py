@@ -89,8 +89,8 @@ def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]
     """Decode the test images that `OTHER` (L2/FC) classifies right, each from its label's capsule.
 
     The decoder is always that of `DECODER` (DR). It gets four capsules for each image: its own; that of `OTHER`; that
-    of `OTHER` squashed, since it may be longer than 1 and the decoder's own cannot; and that of `OTHER` mapped to the
-    coordinates of its own (`mapped`).
+    of `OTHER` mapped to the coordinates of its own (`mapped`); and that of `OTHER` squashed, since it may be longer
+    than 1 and the decoder's own cannot.
 
     Returns:
         For each of the four, the mean error of the decoded images, and the share of images whose class mean is nearer
@@ -103,11 +103,11 @@ def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]
     right = np.flatnonzero(other["scores"].argmax(1) == other["labels"])
     images, labels = split.images[right, 0].astype(np.float32) / 255, other["labels"][right]
     capsules = [decoder.latents(DECODED_SET, "capsules")["capsules"][right], other["capsules"][right]]
-    capsules += [squashed(capsules[1]), mapped(capsules[1], capsules[0], labels)]
+    capsules += [mapped(capsules[1], capsules[0], labels), squashed(capsules[1])]
     decoded = np.stack([_reconstruct(decoder, each, labels) for each in capsules])
     errors = np.stack([squared_error(each, images) for each in decoded])
     rows, on = [], _tested_on(run)
-    owners, kinds = (decoder, run, run, run), ("", "", "squashed-", "mapped-")
+    owners, kinds = (decoder, run, run, run), ("", "", "mapped-", "squashed-")
     for owner, kind, each in zip(owners, kinds, errors, strict=True) if len(right) else ():
         beyond = beyond_class_mean(each, images, labels)
         rows.append(owner.mean(f"{kind}decoded-error", each, "squared error", on))
