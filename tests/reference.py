@@ -59,10 +59,13 @@ def votes(capsules: Tensor, weight: Tensor) -> Tensor:
 
 
 def discriminative_capsules(
-    votes: Tensor, b: Tensor, bias: Tensor, squash_votes: bool = True, squash_capsules: bool = False
+    votes: Tensor, b: Tensor, bias: Tensor, squash_votes: bool | str = True, squash_capsules: bool = False
 ) -> Tensor:
     """*Routing Towards Discriminative Power*, equation 6, one image and one class at a time."""
-    images, inputs, outputs, _ = votes.shape
+    images, inputs, outputs, dims = votes.shape
+    if squash_votes == "classes":
+        rows = [squash(votes[k, i, :, d]) for k in range(images) for i in range(inputs) for d in range(dims)]
+        votes, squash_votes = torch.stack(rows).view(images, inputs, dims, outputs).transpose(2, 3), False
     result = []
     for k in range(images):
         for j in range(outputs):

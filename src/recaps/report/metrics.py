@@ -38,14 +38,8 @@ def travel(training: Training, factor: float) -> float:
     return float(np.maximum(factor * np.maximum(rates, training.lr_floor), training.lr_floor).sum())
 
 
-def early_error(curve: pd.DataFrame) -> float:
-    """The `test_error` of the evaluation that is nearest to a tenth of the training."""
-    distance = (curve["step"] - curve["step"].iloc[-1] / 10).abs()
-    return float(curve.loc[distance.idxmin(), "test_error"])
-
-
-def early_loss(history: pd.DataFrame, name: str, steps: int) -> float:
-    """The mean of a loss over the first tenth of `steps`, at least its first logged value."""
+def early_mean(history: pd.DataFrame, name: str, steps: int) -> float:
+    """The mean of a loss or of the test error over the first tenth of `steps`, at least its first logged value."""
     logged = history[["step", name]].dropna()
     early = logged["step"] <= max(steps / 10, logged["step"].iloc[0])
     return float(logged.loc[early, name].mean())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import reference
@@ -38,7 +38,12 @@ def batch(n: int = 6) -> dict[str, Tensor]:
 
 
 def route(
-    votes: Tensor, b: Tensor, bias: Tensor, *, squash_votes: bool = True, squash_capsules: bool = False
+    votes: Tensor,
+    b: Tensor,
+    bias: Tensor,
+    *,
+    squash_votes: bool | Literal["classes"] = True,
+    squash_capsules: bool = False,
 ) -> TwoWays:
     return two_ways(weighted_sums(votes, b, squash_votes), b, bias, squash_capsules)
 
@@ -47,17 +52,18 @@ def squashed(votes: Tensor) -> Tensor:
     return torch.stack([reference.squash(vote) for vote in votes.flatten(0, 2)]).view_as(votes)
 
 
-@pytest.mark.parametrize("squash_votes", [True, False])
+@pytest.mark.parametrize("squash_votes", [True, False, "classes"])
 @pytest.mark.parametrize("squash_capsules", [True, False])
-def test_routing_matches_the_loops_in_value_and_gradient(squash_votes: bool, squash_capsules: bool) -> None:
+def test_routing_matches_the_loops_in_value_and_gradient(
+    squash_votes: bool | Literal["classes"], squash_capsules: bool
+) -> None:
     torch.manual_seed(0)
     votes = torch.randn(2, 7, 3, 4, dtype=torch.float64, requires_grad=True)
     b = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     to_loss, to_objective = torch.randn(2, 2, 3, 4, dtype=torch.float64)
-    options = {"squash_votes": squash_votes, "squash_capsules": squash_capsules}
-    two_ways = route(votes, b, bias, **options)
-    expected = reference.discriminative_capsules(votes, b, bias, **options)
+    two_ways = route(votes, b, bias, squash_votes=squash_votes, squash_capsules=squash_capsules)
+    expected = reference.discriminative_capsules(votes, b, bias, squash_votes, squash_capsules)
     torch.testing.assert_close(two_ways.routed.capsules, expected)
     torch.testing.assert_close(two_ways.capsules, expected)
     assert torch.equal(two_ways.routed.coupling[1], b)
@@ -101,10 +107,22 @@ def test_a_network_uses_compiled_routing_where_it_fits(monkeypatch: pytest.Monke
     assert called == [1]
 
 
-def test_votes_of_length_zero_have_finite_gradients() -> None:
+def test_a_network_squashes_votes_over_the_classes() -> None:
+    """Compiled routing squashes votes over their dimensions only, so it is not used."""
+    net, images = model(squash_votes="classes"), batch()["images"]
+    with torch.no_grad():
+        net.votes.weight *= 100
+        votes = net.votes(net.primary_capsules(images))
+        expected = reference.discriminative_capsules(votes, net.coefficients, net.bias, "classes")
+        torch.testing.assert_close(net(images).capsules, expected)
+        assert (expected - reference.discriminative_capsules(votes, net.coefficients, net.bias)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("squash_votes", [True, "classes"])
+def test_votes_of_length_zero_have_finite_gradients(squash_votes: bool | Literal["classes"]) -> None:
     votes = torch.zeros(1, 3, 2, 4, requires_grad=True)
     b, bias = torch.ones(3, 2, requires_grad=True), torch.zeros(2, 4)
-    two_ways = route(votes, b, bias)
+    two_ways = route(votes, b, bias, squash_votes=squash_votes)
     (two_ways.routed.capsules.sum() + two_ways.capsules.sum()).backward()
     assert votes.grad is not None
     assert b.grad is not None

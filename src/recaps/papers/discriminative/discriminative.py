@@ -37,7 +37,7 @@ class DiscriminativeCaps(SupCaps):
     def route(self, images: Tensor) -> TwoWays:
         """Compute the class capsules (eq. 6), once for the loss and once for the objective."""
         capsules, options = self.primary_capsules(images), self.options
-        if fits_votes(capsules, self.votes.weight):
+        if options.squash_votes != "classes" and fits_votes(capsules, self.votes.weight):
             sums = compiled_sums(capsules, self.votes.weight, self.coefficients, options.squash_votes)
         else:
             sums = weighted_sums(self.votes(capsules), self.coefficients, options.squash_votes)

@@ -49,13 +49,14 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     shown = results.arrays(OTHER, "decoded")
     labels, classes = shown["labels"], list(shown["classes"]) or FASHION
     own, other = (results.paper.variants[variant].title for variant in (DECODER, OTHER))
-    names = ("(a) input", f"(b) capsules of {own}", f"(c) capsules of {other}", f"(d) {other}, mapped")
-    drawing, axes = plt.subplots(1, len(names), figsize=(9.6, 2.8))
+    names = ("(a) input", f"(b) {own}", f"(c) {other}", f"(d) {other}, mapped", f"(e) {other}, squashed")
+    drawing, axes = plt.subplots(1, len(names), figsize=(12, 2.8))
     for axis, title, pictures in zip(axes, names, (shown["images"], *shown["decoded"]), strict=True):
         by_class = [(label, pictures[labels == label]) for label in np.unique(labels)]
         mosaic_rows(axis, [(classes[label] if axis is axes[0] else "", each) for label, each in by_class], COLUMNS)
         axis.set_title(title)
-    columns = ("image", "label", "squared_error_dr", "squared_error_l2_fc", "squared_error_l2_fc_mapped")
+    owners = ("dr", "l2_fc", "l2_fc_mapped", "l2_fc_squashed")
+    columns = ["image", "label", *(f"squared_error_{owner}" for owner in owners)]
     return drawing, pd.DataFrame(dict(zip(columns, (shown["places"], labels, *shown["errors"]), strict=True)))
 
 
@@ -77,7 +78,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Seconds per 100 training steps: the median of the rounds, and every round."""
+    """Time of a training step relative to DR: the median of the rounds, and every round."""
     timing = results.timing("steps")
     batches = timing["batch_size"]
     drawing, axis = plt.subplots(figsize=(8.4, 3.6))
@@ -87,18 +88,23 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
         if not timed:
             continue
         seconds = {each: 100 * np.array(timing["seconds_per_step"][variant]) for each, variant in timed.items()}
+        first = "dr" if "dr" in timed else next(iter(timed))
+        base = float(np.median(seconds[first]))
         places = dict(zip(timed, place + np.arange(len(timed)), strict=True))
         for algorithm, variant in timed.items():
-            timing_bar(axis, places[algorithm], seconds[algorithm], reference=algorithm == "dr")
+            timing_bar(axis, places[algorithm], seconds[algorithm] / base, reference=algorithm == first)
             ticks[places[algorithm]] = f"{results.paper.variants[variant].title}\n{batches[variant]}"
-            rows += [(dataset, variant, k, batches[variant], each) for k, each in enumerate(seconds[algorithm])]
-        if "dr" in timed:
-            _draw_saving(axis, list(places.values()), float(np.median(seconds["dr"])))
-        where, label = (float(np.mean(list(places.values()))), 0), DATASETS.get(dataset, dataset)
+            rows += [(dataset, variant, k, batches[variant], s, s / base) for k, s in enumerate(seconds[algorithm])]
+        label = f"{DATASETS.get(dataset, dataset)}\n{results.paper.variants[timed[first]].title}: {base:.3g} s"
+        where = (float(np.mean(list(places.values()))), 0)
         axis.annotate(label, where, (0, -32), ("data", "axes fraction"), "offset points", ha="center", va="top")
         place += len(timed) + 0.8
     timing_axis(axis, ticks, timing)
-    return drawing, pd.DataFrame(rows, columns=["dataset", "variant", "round", "batch_size", "seconds_per_100_steps"])
+    axis.set_ylabel("time of a step / that of the grey bar")
+    axis.axhline(0.8, color="#D55E00", linestyle="--", linewidth=1.2, label="20 % less")
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 1))  # above the axes, away from the dots
+    columns = ["dataset", "variant", "round", "batch_size", "seconds_per_100_steps", "relative"]
+    return drawing, pd.DataFrame(rows, columns=columns)
 
 
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -106,11 +112,15 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, panels = _panels(results)
     frames = []
     for axis, title, dataset, variants in panels:
-        axis.set_title(title)
-        learned = {
-            algorithm: [results.arrays(variant, "coefficients", seed) for seed in results.seeds_with_arrays(variant)]
+        seeds = {
+            algorithm: results.seeds_with_arrays(variant)
             for algorithm, variant in variants.items()
             if learns_coefficients(results.paper, variant)
+        }
+        axis.set_title(title + _of_seeds(results, variants, seeds))
+        learned = {
+            algorithm: [results.arrays(variants[algorithm], "coefficients", seed) for seed in drawn]
+            for algorithm, drawn in seeds.items()
         }
         if learned:
             shares = _draw_coefficients(results, axis, learned)
@@ -167,14 +177,12 @@ def _draw_coefficients(
     return pd.DataFrame(rows, columns=["algorithm", "quantity", "low", "high", "share"])
 
 
+def _of_seeds(results: Results, variants: Mapping[str, str], drawn: Mapping[str, Sequence[int]]) -> str:
+    """The seeds that a panel shows, if it lacks some; else nothing."""
+    seeds = sorted({seed for each in drawn.values() for seed in each})
+    whole = all(len(each) == len(results.own_seeds[variants[algorithm]]) for algorithm, each in drawn.items())
+    return "" if whole else f": seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} only"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if 0.001 <= share < 0.1 else f"{100 * share:.0f} %"
-
-
-def _draw_saving(axis: Axes, places: Sequence[float], reference: float) -> None:
-    """Draw a dashed line at 80 % of DR's time across the bars of a data set."""
-    known = axis.get_legend_handles_labels()[1]
-    label = "_nolegend_" if known else "20 % less than DR"
-    low, high = min(places) - 0.45, max(places) + 0.45
-    axis.hlines(0.8 * reference, low, high, color="#D55E00", linestyle="--", linewidth=1.2, label=label)
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 1))  # above the axes, away from the dots

@@ -9,7 +9,7 @@ import pandas as pd
 
 from recaps.evaluation.record import MetricRow
 from recaps.papers.discriminative.variants import AVERAGED, by_dataset, titles
-from recaps.report.metrics import early_loss, steps_to_reach
+from recaps.report.metrics import early_mean, steps_to_reach
 from recaps.report.results import Results, time_ratio_row
 
 
@@ -35,10 +35,12 @@ def _averages(results: Results, seed: int) -> list[MetricRow]:
 
 
 def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
-    """How the variants of a data set compare at the same steps.
+    """How the variants of a data set compare at the same steps: those of the shortest training.
 
-    `early-margin`: the mean margin loss over the first tenth of the shortest training. `steps-to-dr`: the first step
-    with an error that is at most DR's final one; if there is none, all steps.
+    `early-margin`: the mean margin loss over the first tenth of these steps. `margin-without-decoder`: this relative to
+    the same algorithm with a decoder, if both train with batches of the same size. `mean-error` and `early-mean-error`:
+    the mean test error over all of these steps and over their first tenth. `steps-to-dr`: the first step with an error
+    that is at most DR's final one; if there is none, all steps.
     """
     rows: list[MetricRow] = []
     for by_algorithm in by_dataset(results.paper).values():
@@ -46,13 +48,22 @@ def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
         shortest = min(int(history["step"].iloc[-1]) for history in histories.values())
         reference = by_algorithm.get("dr")
         final = float(results.evaluations(reference, seed)["test_error"].iloc[-1]) if reference else math.nan
-        for variant, history in histories.items():
-            margin = early_loss(history, "margin", shortest)
-            rows.append((variant, seed, "early-margin", margin, math.nan, 0, "loss", ""))
+        margins = {variant: early_mean(history, "margin", shortest) for variant, history in histories.items()}
+        images = {variant: results.paper.variants[variant].training.batch_size for variant in histories}
+        for algorithm, variant in by_algorithm.items():
+            rows.append((variant, seed, "early-margin", margins[variant], math.nan, 0, "loss", ""))
+            whole = by_algorithm.get(algorithm.removesuffix("-fc"), variant)
+            if whole != variant and images[whole] == images[variant]:
+                ratio = margins[variant] / margins[whole]
+                rows.append((variant, seed, "margin-without-decoder", ratio, math.nan, 0, "ratio", ""))
+            curve, watched = results.evaluations(variant, seed), _row(results, variant, seed, "lowest-error")
+            n, on = int(watched["n"]), str(watched["measured_on"])
+            mean = float(curve.loc[curve["step"] <= shortest, "test_error"].mean())
+            rows.append((variant, seed, "mean-error", mean, math.nan, n, "percent", on))
+            early = early_mean(curve, "test_error", shortest)
+            rows.append((variant, seed, "early-mean-error", early, math.nan, n, "percent", on))
             if reference:
-                steps = float(steps_to_reach(results.evaluations(variant, seed), final))
-                watched = _row(results, variant, seed, "lowest-error")
-                n, on = int(watched["n"]), str(watched["measured_on"])
+                steps = float(steps_to_reach(curve, final))
                 rows.append((variant, seed, "steps-to-dr", steps, math.nan, n, "count", on))
     return rows
 

@@ -35,8 +35,9 @@ class DiscriminativeOptions(Supervised):
     the penalty inside the bracket."""
     initial: float = 1.0
     """Reading. Initial b, as in the released code."""
-    squash_votes: bool = True
-    """Reading. Squash votes before the sum, as in the branch of the released code that is closest to the paper."""
+    squash_votes: bool | Literal["classes"] = True
+    """Reading. `true`: squash each vote before the sum. `classes`: squash each component of a vote as a vector over the
+    classes, as branch `offical` of the released code does. `false`: no squash, as in equation 6."""
     squash_capsules: bool = False
     """Reading. Squash class capsules. Table I says so; equation 6 and branch `offical` of the released code do not."""
 

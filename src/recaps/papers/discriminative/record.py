@@ -13,7 +13,6 @@ from recaps.npz import Array
 from recaps.papers.discriminative.variants import DECODED_SET, DECODER, OTHER, learns_coefficients
 from recaps.report.metrics import (
     beyond_class_mean,
-    early_error,
     first_of_each,
     last_fifth,
     near_zero_share,
@@ -55,7 +54,6 @@ def _errors(run: Run) -> list[MetricRow]:
     return [
         run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n),
         run.number("lowest-error", curve["test_error"].min(), "percent", on, n=watched),
-        run.number("early-error", early_error(curve), "percent", on, n=watched),
         run.number("loss-last-fifth", last_fifth(run.history()), "percent"),
     ]
 
@@ -90,13 +88,14 @@ def spread(values: Array) -> Array:
 def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]:
     """Decode the test images that `OTHER` (L2/FC) classifies right, each from its label's capsule.
 
-    The decoder is always that of `DECODER` (DR). It gets three capsules for each image: its own, that of `OTHER`, and
-    that of `OTHER` mapped to the coordinates of its own (`mapped`).
+    The decoder is always that of `DECODER` (DR). It gets four capsules for each image: its own; that of `OTHER`; that
+    of `OTHER` mapped to the coordinates of its own (`mapped`); and that of `OTHER` squashed, since it may be longer
+    than 1 and the decoder's own cannot.
 
     Returns:
-        For each of the three, the mean error of the decoded images, and the share of images whose class mean is nearer
+        For each of the four, the mean error of the decoded images, and the share of images whose class mean is nearer
         than the decoded picture. The first is listed under `DECODER`.
-        And of the first ten images of each class: `images` [n, H, W]; `decoded` [3, n, H, W]; `errors` [3, n], squared
+        And of the first ten images of each class: `images` [n, H, W]; `decoded` [4, n, H, W]; `errors` [4, n], squared
         errors summed over the pixels; `places` [n] in the test set; `labels` [n]. `classes` are the names of all
         classes, if the set has names.
     """
@@ -104,11 +103,12 @@ def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]
     right = np.flatnonzero(other["scores"].argmax(1) == other["labels"])
     images, labels = split.images[right, 0].astype(np.float32) / 255, other["labels"][right]
     capsules = [decoder.latents(DECODED_SET, "capsules")["capsules"][right], other["capsules"][right]]
-    capsules.append(mapped(capsules[1], capsules[0], labels))
+    capsules += [mapped(capsules[1], capsules[0], labels), squashed(capsules[1])]
     decoded = np.stack([_reconstruct(decoder, each, labels) for each in capsules])
     errors = np.stack([squared_error(each, images) for each in decoded])
     rows, on = [], _tested_on(run)
-    for owner, kind, each in zip((decoder, run, run), ("", "", "mapped-"), errors, strict=True) if len(right) else ():
+    owners, kinds = (decoder, run, run, run), ("", "", "mapped-", "squashed-")
+    for owner, kind, each in zip(owners, kinds, errors, strict=True) if len(right) else ():
         beyond = beyond_class_mean(each, images, labels)
         rows.append(owner.mean(f"{kind}decoded-error", each, "squared error", on))
         rows.append(owner.number(f"{kind}poorly-decoded", beyond.mean(), "fraction", on, n=len(beyond)))
@@ -118,6 +118,12 @@ def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]
     for name, each in (("images", images[shown]), ("decoded", decoded[:, shown])):
         found[name] = pictures(np.rint(GREYS * each) / GREYS)
     return rows, found
+
+
+def squashed(capsules: Array) -> Array:
+    """Capsules [N, L, D] with lengths below 1: each is scaled by s / (1 + s^2), where s is its length."""
+    lengths = np.linalg.norm(capsules, axis=2, keepdims=True)
+    return np.asarray(capsules * lengths / (1 + lengths**2))
 
 
 def mapped(capsules: Array, targets: Array, labels: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,19 +24,23 @@ class TwoWays(NamedTuple):
     """For the objective, [B, J, D]: its gradient flows to the coefficients only."""
 
 
-def weighted_sums(votes: Tensor, coefficients: Tensor, squash_votes: bool) -> tuple[Tensor, Tensor]:
+def weighted_sums(
+    votes: Tensor, coefficients: Tensor, squash_votes: bool | Literal["classes"]
+) -> tuple[Tensor, Tensor]:
     """Sum votes under coefficients that are the same for every image, twice: sum_i b_ij u_hat_ij (eq. 6).
 
     Args:
         votes: u_hat, [B, I, J, D], in the precision of the products.
         coefficients: b, [I, J].
-        squash_votes: squash u_hat before the sum.
+        squash_votes: squash u_hat before the sum: each vote, or with `classes` each [J] of its components.
 
     Returns:
         The sums [B, J, D] twice, in the precision of `coefficients`. The first has gradients for the votes, the second
         for the coefficients.
     """
-    sums: tuple[Tensor, Tensor] = _Weighted.apply(votes, coefficients, squash_votes)
+    if squash_votes == "classes":
+        votes = squash(votes.transpose(2, 3)).transpose(2, 3).to(votes.dtype)
+    sums: tuple[Tensor, Tensor] = _Weighted.apply(votes, coefficients, squash_votes is True)
     return sums
 
 

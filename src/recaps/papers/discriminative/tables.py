@@ -62,7 +62,7 @@ def table_2(results: Results) -> pd.DataFrame:
         for each in others
         for variant in variants[each].values()
     ]
-    return pd.DataFrame([row for row in rows if row]).astype({"n": "Int64"})
+    return pd.DataFrame([row for row in rows if row]).astype({"n": "Int64", "lowest n": "Int64"})
 
 
 def _compared(results: Results, benchmark: str, variant: str, metric: str) -> dict[str, object]:
@@ -72,6 +72,7 @@ def _compared(results: Results, benchmark: str, variant: str, metric: str) -> di
         return {}
     errors = found["value"].to_numpy(float)
     average = metric == "average-error"
+    lowest = results.measured(variant, "lowest-error")
     return {
         "benchmark": benchmark,
         "algorithm": results.paper.variants[variant].title,
@@ -81,6 +82,8 @@ def _compared(results: Results, benchmark: str, variant: str, metric: str) -> di
         "tested on": "" if average else found["measured_on"].iloc[0],
         "n": None if average else found["n"].iloc[0],
         "seeds": len(errors),
+        "lowest % ours": math.nan if average else lowest["value"].mean(),
+        "lowest n": None if average else lowest["n"].iloc[0],
     }
 
 
@@ -115,7 +118,8 @@ def _activations(results: Results, built: Mapping[str, Mapping[str, Any]]) -> di
             convolution = leaky if model["activation"] == "leaky_relu" else "ReLU"
             convolutions.append((convolution, DATASETS.get(dataset, dataset)))
             where = [("squash", "squash_capsules", True), ("squash of votes", "squash_votes", False)]
-            squashed = [name for name, key, default in where if model.get(key, default)]
+            kinds = [(name, model.get(key, default)) for name, key, default in where]
+            squashed = [f"{name} over classes" if how == "classes" else name for name, how in kinds if how]
             capsules.append((" and ".join(squashed) or "none", results.paper.variants[variant].title))
     return {"Conv1": _join(convolutions), "Cap2": _join(capsules)}
 
