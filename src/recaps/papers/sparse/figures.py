@@ -170,8 +170,7 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
             for step, *where in points[["step", "mnist", "affnist"]].itertuples(index=False):
                 # One network's labels are left above its line, the other's right below.
                 beside, side = ((-5, 4), "right") if place else ((6, -8), "left")
-                look = {"ha": side, "fontsize": 7, "color": colour}
-                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", **look)
+                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha=side, fontsize=7, color=colour)
         at = [
             results.published.get((variant, f"argmax-{protocol}"), math.nan)
             for protocol in ("mnist-shifted", "affnist")
