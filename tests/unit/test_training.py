@@ -27,6 +27,7 @@ import torch
 from messages import one_line
 from resuming import same
 from safetensors.torch import load_file
+from torch import nn
 
 from recaps import processes
 from recaps.arrays import Arrays, read
@@ -569,6 +570,20 @@ def test_variants_are_timed_side_by_side(dataset: Path, tmp_path: Path) -> None:
     assert min(made["parameters"].values()) > weights
     convolution = 2 * 81 * 8 * 20 * 20
     assert all(value > 2 * convolution for value in made["operations_per_image"].values())
+    maps = 4 * 8 * 20 * 20
+    assert all(value > maps for value in made["bytes_kept_per_image"].values())
+
+
+def test_what_is_kept_for_the_backward_pass_counts_once_and_without_parameters() -> None:
+    """The images, the hidden values of the ReLU and of the product after it, and the outputs that are squared."""
+
+    class Toy(nn.Sequential):
+        def training_step(self, batch: dict[str, torch.Tensor], step: int) -> None:
+            self(batch["images"]).square().sum().backward()
+
+    model: Any = Toy(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(5, 4, bias=False))
+    kept = timing.count_kept_bytes(model, {"images": torch.rand(2, 3)}, 0, torch.device("cpu"), "float32")
+    assert kept == 4 * 2 * (3 + 5 + 4)
 
 
 def test_each_round_times_all_variants_in_an_order_of_its_own(

@@ -125,10 +125,18 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
     margin, limit = min(inside)
     if margin < 0:
         verdict = NOT_REPRODUCED
+    elif _exact(claim, estimate) or all(estimate.separated(limit) for _, limit in inside):
+        verdict = REPRODUCED
     else:
-        verdict = REPRODUCED if all(estimate.separated(limit) for _, limit in inside) else DIRECTION
+        verdict = DIRECTION
     sd = items[0].sd if len(items) == 1 else math.nan
     return Finding(plain_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
+
+
+def _exact(claim: Bound, estimate: Estimate) -> bool:
+    """Whether enough seeds have the same count, so that it needs no standard error."""
+    equal = estimate.basis == "none" and (estimate.runs or 0) >= FEWEST_SEEDS
+    return claim.unit == "count" and equal
 
 
 def plain_value(value: float, unit: str) -> str:

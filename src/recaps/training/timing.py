@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from recaps import io, provenance
@@ -46,7 +47,8 @@ def time_variants(
     Each round times all variants in a random order, so that other load on the machine affects all of them alike. If
     training has several kinds of steps (`Model.phases`), a step's time is their mean, weighted by their numbers; the
     time of each kind is written, too, with the first step of its phase and that after the last. Inference is
-    `Model.latents` of one batch. Operations are those of a training step, divided by its images.
+    `Model.latents` of one batch. Operations and bytes kept for the backward pass are those of a training step, divided
+    by its images.
 
     Args:
         variants: the `model` and `training` of each variant, as for `train`.
@@ -106,6 +108,10 @@ def time_variants(
                 name: _operations_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
                 for name, folder in datasets.items()
             },
+            "bytes_kept_per_image": {
+                name: _kept_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
+                for name, folder in datasets.items()
+            },
             "parameters": {name: sum(each.numel() for each in model.parameters()) for name, model in models.items()},
             "batch_size": {name: training.batch_size for name, training in trainings.items()},
             "precision": {name: devices.resolve(where, training.precision) for name, training in trainings.items()},
@@ -141,6 +147,26 @@ def count_operations(model: Model, batch: Batch, at: int, device: torch.device, 
     return own + sum(n for operation, n in by_operation.items() if not own or "bmm" not in str(operation))
 
 
+def count_kept_bytes(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> int:
+    """Return the bytes that PyTorch keeps for the backward pass of training step `at`, without the parameters.
+
+    These are the tensors of the equations as written, each counted once; fast paths may keep less. Unlike the peak of a
+    process, they do not depend on what it did before.
+    """
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept = dict[int, torch.UntypedStorage]()  # held here, so that no address is used again
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with plain(), saved_tensors_hooks(keep, lambda tensor: tensor), devices.arithmetic(device, precision):
+        model.training_step(batch, at)
+    return sum(each.nbytes() for each in kept.values())
+
+
 def _operations_per_image(
     model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
 ) -> float:
@@ -149,6 +175,15 @@ def _operations_per_image(
     model.train()
     counts = {phase: count_operations(model, batch, phase[0], device, training.precision) / 2 for phase in phases}
     return sum(len(phase) * count for phase, count in counts.items()) / training.steps
+
+
+def _kept_per_image(
+    model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
+) -> float:
+    """Return the bytes kept in a training step on two images, divided by two; the most over all phases."""
+    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
+    model.train()
+    return max(count_kept_bytes(model, batch, phase[0], device, training.precision) / 2 for phase in phases)
 
 
 def _stepper(model: Model, batches: Batches, phase: range) -> Callable[[int], None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import made_results
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from made_results import CONFIG, measured, run_of, values
@@ -15,8 +17,11 @@ from safetensors.numpy import save_file
 
 from recaps import arrays, io
 from recaps.config.load import Project, load
+from recaps.config.variant import Variant
+from recaps.evaluation.record import metric_rows
+from recaps.models.options import ConvNetOptions
 from recaps.npz import Array
-from recaps.papers.consensus import architecture, figures, probes, record, tables
+from recaps.papers.consensus import architecture, figures, metrics, probes, record, tables
 from recaps.report import draw
 from recaps.report.claims import Bound, Number, Ordering, check_variants
 from recaps.report.results import Results
@@ -232,28 +237,79 @@ def test_times_are_compared_by_their_medians(results: Results) -> None:
     assert not values(table, "mnist-em", "time-ratio")
 
 
-def test_every_claim_finds_what_it_measures(results: Results, project: Project) -> None:
+def equally_trained() -> dict[str, dict[str, Any]]:
+    """Changes with which connectionist routing is trained as the others are, but watched on as few images as before."""
+    training = {"steps": 18750, "lr_decay_steps": 18750}
+    return {f"{dataset}-connectionist": {"training": training} for dataset in ("mnist", "norb")}
+
+
+def with_cnn(results: Results) -> Results:
+    """The same results with a CNN of MNIST in the timing, as a variant of this name that was trained with seed 0."""
+    timing = results.timing("steps")
+    timing["seconds_per_step"]["mnist-cnn"], timing["batch_size"]["mnist-cnn"] = [0.25, 0.75], 100
+    others = {"mnist-connectionist": 60.0, "mnist-similarity": 3.0}
+    timing["operations_per_image"] = {"mnist-cnn": 6.0, "mnist-em": 1.5, **others}
+    timing["bytes_kept_per_image"] = {"mnist-cnn": 8.0, "mnist-em": 32.0, **others}
+    timing["parameters"] = {"mnist-cnn": 100, "mnist-em": 50, **others}
+    io.write_json(results.files.timing("consensus", "steps"), timing)
+    cnn = Variant(title="CNN", model=ConvNetOptions(), data="mnist/train")
+    paper = results.paper.model_copy(update={"variants": {**results.paper.variants, "mnist-cnn": cnn}})
+    return replace(results, paper=paper, own_seeds={**results.own_seeds, "mnist-cnn": (0,)})
+
+
+def test_every_claim_finds_what_it_measures(tmp_path: Path, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    verdicts = made_results.verdicts("consensus", results.metrics)
+    results = make(tmp_path, config(**equally_trained()), seeds=(0, 1))
+    beside_cnn = metric_rows(metrics.metrics(with_cnn(results)))
+    every = pd.concat([results.metrics, beside_cnn[beside_cnn["metric"].str.endswith("-cnn")]])
+    verdicts = made_results.verdicts("consensus", every)
     assert verdicts["consensus/section-5/weights"] == "check passed"
 
 
+def test_costs_are_relative_to_the_cnn(tmp_path: Path) -> None:
+    results = make(tmp_path, config(), seeds=(0,))
+    assert not results.metrics["metric"].str.endswith("-cnn").any(), "there is no CNN"
+    table = metric_rows(metrics.metrics(with_cnn(results)))
+    assert values(table, "mnist-em", "time-ratio-cnn") == pytest.approx([1.5 / 0.5])
+    assert values(table, "mnist-em", "operations-ratio-cnn") == [0.25]
+    assert values(table, "mnist-em", "parameters-ratio-cnn") == [0.5]
+    assert values(table, "mnist-em", "memory-ratio-cnn") == [4]
+    assert values(table, "mnist-connectionist", "memory-ratio-cnn") == [7.5]
+    assert not values(table, "mnist-cnn", "time-ratio-cnn")
+
+
+def test_only_equal_trainings_are_compared(results: Results, tmp_path: Path) -> None:
+    """At scale `desk`, connectionist routing has fewer steps."""
+    of_connectionist = [claim.id for claim in CLAIMS if "error-equal-training" in str(claim.measures)]
+    assert len(of_connectionist) == 4
+    card = scorecard(CLAIMS, results.metrics, "desk").set_index("id")
+    assert set(card.loc[of_connectionist, "verdict"]) == {"not run at this scale"}
+    equal = make(tmp_path, config(**equally_trained()), seeds=(0, 1))
+    for variant in ("mnist-em", "norb-similarity", "mnist-connectionist"):
+        rows = equal.measured(variant, "error-equal-training")
+        assert list(rows["value"]) == values(equal.metrics, variant, "error")
+        assert list(rows["n"]) == list(equal.measured(variant, "error")["n"])
+        assert not values(results.metrics, variant, "error-equal-training")
+
+
 def test_without_smallnorb_its_claims_are_not_judged(tmp_path: Path) -> None:
-    results = make(tmp_path, config("smallnorb"), seeds=(0,))
+    results = make(tmp_path, config("smallnorb", **equally_trained()), seeds=(0,))
     card = scorecard(CLAIMS, results.metrics, "desk")
     lacking = card[card["verdict"] == "not run at this scale"]["id"]
-    assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id]
+    assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id or "-cnn" in claim.id]
 
 
 def test_the_claims_hold_every_printed_number() -> None:
     numbers = [claim for claim in CLAIMS if isinstance(claim, Number)]
-    assert sorted(claim.published for claim in numbers) == [0.53, 0.9, 1, 2.2, 6.3, 6.7, 8.19, 8.2, 86_000]
-    assert {claim.published for claim in numbers if claim.quoted} == {0.9, 2.2, 6.3, 8.2}
+    references = [value for *_, value in tables.REFERENCES]
+    assert sorted(claim.published for claim in numbers) == [0.53, 0.9, 1, 6.3, 6.7, 8.19, 86_000]
+    assert sorted(references) == [2.2, 8.2]
+    assert {claim.published for claim in numbers if claim.quoted} == {0.9, 6.3}
     assert sum(isinstance(claim, Ordering) for claim in CLAIMS) == 5
     limits = {
         claim.at_most if claim.at_least is None else claim.at_least for claim in CLAIMS if isinstance(claim, Bound)
     }
-    assert limits == {0.8, 2.2}
+    assert limits == {0.8, 2.2, 2, 1}
 
 
 # What figures are made of

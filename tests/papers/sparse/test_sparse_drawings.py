@@ -204,6 +204,8 @@ def test_metrics_of_capsules_are_those_of_loops_over_images_and_capsules(results
             "reconstruction-error-mnist": arrays["mnist-40/test"]["reconstruction_error"].mean(),
             "reconstruction-error-affnist": arrays["affnist/test"]["reconstruction_error"].mean(),
             "leave-one-out-change": np.mean(left_out),
+            "contributing-share": record.contributing_share(probe).mean(),
+            "change-autocorrelation": record.change_autocorrelation(probe).mean(),
             "parameter-change": np.mean(moved),
         }
         for metric, value in expected.items():
@@ -244,8 +246,11 @@ def test_single_capsules_are_those_of_the_first_image(results: Results) -> None:
     drawing, data = figures.figure_2(results)
     probe = run_of(results, "dense-28", 0).probe("single-capsules")
     full, without = probe["full"][0, 0], probe["without"][0, :, 0]
-    without_second = made_results.canvas(drawing.axes[1])[:8, 10:18]
-    np.testing.assert_allclose(without_second, without[1], atol=0.003)
+    np.testing.assert_allclose(made_results.canvas(drawing.axes[0])[10:], full, atol=0.003)
+    alone, left_out, change = (made_results.canvas(axis)[:8, 10:18] for axis in drawing.axes[1:4])
+    np.testing.assert_allclose(alone, probe["single"][0, 1, 0], atol=0.003)
+    np.testing.assert_allclose(left_out, without[1], atol=0.003)
+    np.testing.assert_allclose(change, without[1] - full, atol=0.003)
     change = [np.square(each - full).sum() / np.square(full).sum() for each in without]
     np.testing.assert_allclose(data[data["variant"] == "dense-28"]["relative_change_without"], change)
 
@@ -255,6 +260,43 @@ def test_leave_one_out_change_takes_the_capsule_that_matters_most() -> None:
     without = np.stack([full, np.zeros_like(full)], axis=1)
     probe = {"full": full, "without": without}
     assert record.leave_one_out_change(probe) == pytest.approx([1.0])
+
+
+def left_out(*changes: Any) -> dict[str, np.ndarray]:
+    """The probe of one image that changes in these ways, one for each capsule."""
+    full = np.full((1, 1, *np.shape(changes[0])), 0.5)
+    return {"full": full, "without": full[:, None] + np.array(changes, float)[None, :, None]}
+
+
+def test_as_many_capsules_contribute_as_have_even_contributions() -> None:
+    stroke, other, none = np.eye(4), np.fliplr(np.eye(4)), np.zeros((4, 4))
+    assert record.contributing_share(left_out(stroke, none, none, none)) == pytest.approx([1 / 4])
+    assert record.contributing_share(left_out(stroke, -other, none, none)) == pytest.approx([1 / 2])
+    assert record.contributing_share(left_out(stroke, -other, stroke, other)) == pytest.approx([1])
+    mostly_one = record.contributing_share(left_out(3 * stroke, stroke, none, none))
+    assert mostly_one == pytest.approx([0.9**-0.9 * 0.1**-0.1 / 4])
+
+
+def test_scattered_changes_have_no_autocorrelation_and_smooth_ones_have_much() -> None:
+    rows, columns = np.indices((40, 40))
+    chessboard = (-1.0) ** (rows + columns)
+    noise, ramp = np.random.default_rng(0).standard_normal((40, 40)), rows.astype(float)
+    assert record.change_autocorrelation(left_out(chessboard)) == pytest.approx([-1])
+    assert record.change_autocorrelation(left_out(noise)) == pytest.approx([0], abs=0.05)
+    assert record.change_autocorrelation(left_out(ramp + 7))[0] > 0.95
+    # Two columns of each pixel: neighbours in a row are alike or opposite in turn, those in a column opposite.
+    stripes = (-1.0) ** (columns // 2 + rows)
+    pairs = (20 - 19) * 40 - 39 * 40
+    assert record.change_autocorrelation(left_out(stripes)) == pytest.approx([pairs / (2 * 39 * 40)])
+
+
+def test_capsules_count_by_the_size_of_their_changes() -> None:
+    chessboard, none = (-1.0) ** np.indices((4, 4)).sum(0), np.zeros((4, 4))
+    halves = np.repeat([[-1.0, -1, 1, 1]], 4, axis=0)
+    smooth = record.change_autocorrelation(left_out(halves))
+    assert record.change_autocorrelation(left_out(halves, none)) == pytest.approx(smooth)
+    both = record.change_autocorrelation(left_out(halves, 2 * chessboard, none))
+    assert both == pytest.approx((smooth + 4 * -1) / 5)
 
 
 def test_labels_of_near_points_are_piled_above_the_topmost() -> None:

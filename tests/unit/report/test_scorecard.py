@@ -270,6 +270,23 @@ def test_bounds(values: list[float], limits: dict[str, float], verdict: str) -> 
     assert judge(bound(**limits), rows("a", values))["verdict"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("values", "unit", "at_most", "verdict"),
+    [
+        ([1.0, 1.0, 1.0], "count", 5, REPRODUCED),
+        ([1.0, 1.0, 1.0], "count", 0, NOT_REPRODUCED),
+        ([1.0, 1.0], "count", 5, DIRECTION),
+        ([1.0], "count", 5, DIRECTION),
+        ([1.0, 1.0, 1.0], "ratio", 5, DIRECTION),
+    ],
+)
+def test_equal_counts_of_three_seeds_need_no_error(
+    values: list[float], unit: str, at_most: float, verdict: str
+) -> None:
+    row = judge(bound(unit=unit, at_most=at_most), rows("a", values, unit=unit, n=0))
+    assert row["verdict"] == verdict
+
+
 def test_a_bound_on_a_difference() -> None:
     claim = bound(minus=measure("b"), at_least=20, published=30)
     row = judge(claim, rows("a", [80.0, 80.2]), rows("b", [50.0, 50.4]))

@@ -25,8 +25,9 @@ class MatrixCapsOptions(ModelOptions):
     types: tuple[Positive, Positive, Positive] = (8, 16, 16)
     """Types of capsules in the primary capsule layer and the two convolutional capsule layers."""
     coordinates: bool = True
-    """Reading. Add the row and the column of every input capsule to its pose. The author's final architectures do this,
-    and in convolutional layers also add the place in the patch. The paper does not mention it."""
+    """Reading. Add the row and the column of every input capsule to its pose. The author's final architectures do so in
+    the class layer, with the type; in convolutional layers they add the row and the column of the output capsule, and
+    the place in its field. The paper does not mention it."""
     loss: Literal["spread", "cross_entropy"] = "cross_entropy"
     """Reading. The paper names no loss. The author's code has both; its script uses cross-entropy by default."""
     compiled: bool = True

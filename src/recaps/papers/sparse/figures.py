@@ -29,22 +29,24 @@ def figure_1(results: Results) -> tuple[Figure, pd.DataFrame]:
 def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The contribution of each capsule to the reconstruction of one image, a row per model on 28x28 images."""
     shown = {name: each for name, each in results.paper.variants.items() if shows_single_capsules(each)}
-    drawing, axes = plt.subplots(len(shown), 3, figsize=(9.4, 3.2 * len(shown)), squeeze=False)
+    size, widths = (13.2, 3.6 * len(shown)), (1, 2, 2, 2)
+    drawing, axes = plt.subplots(len(shown), 4, figsize=size, width_ratios=widths, squeeze=False)
     data = []
     for row, (variant, settings) in zip(axes, shown.items(), strict=True):
         arrays = results.arrays(variant, "single-capsules")
         full, change = arrays["full"], arrays["change"]
         largest = float(np.abs(change).max())
         panels = (
-            ("input, all, each alone", [arrays["image"], full, *arrays["single"]], "gray", 0, 1),
-            ("leaving one out", [*(full + change)], "gray", 0, 1),
-            (f"change from leaving one out: up to {largest:.2g}", [*change], "RdBu_r", -largest, largest),
+            ("(a) input, all capsules", [arrays["image"], full], 1, "gray", 0, 1),
+            ("(a) each capsule alone", [*arrays["single"]], 4, "gray", 0, 1),
+            ("(b) all but one", [*(full + change)], 4, "gray", 0, 1),
+            (f"(c) change: up to {largest:.2g}", [*change], 4, "RdBu_r", -largest, largest),
         )
-        for axis, (title, pictures, colours, low, high) in zip(row, panels, strict=True):
-            mosaic(axis, pictures, 6 if len(pictures) > 16 else 4, colours, low, high)
+        for axis, (title, pictures, columns, colours, low, high) in zip(row, panels, strict=True):
+            mosaic(axis, pictures, columns, colours, low, high)
             axis.set_title(title)
         row[0].set_ylabel(settings.title)
-        drawing.colorbar(row[2].images[0], ax=row[2], label="change in brightness", shrink=0.8)
+        drawing.colorbar(row[3].images[0], ax=row[3], label="change in brightness", shrink=0.8)
         numbers = {"relative_change_without": arrays["relative_change"], "mask": arrays["mask"]}
         data.append(pd.DataFrame({"variant": variant, "capsule": range(len(change)), **numbers}))
     return drawing, pd.concat(data)
@@ -166,8 +168,9 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
             label = title if seed == own["seed"].iloc[0] else None
             axis.plot(points["mnist"], points["affnist"], marker="o", color=colour, label=label)
             for step, *where in points[["step", "mnist", "affnist"]].itertuples(index=False):
-                beside = (0, 5 if place else -11)
-                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha="center", fontsize=7)
+                # One network's labels are left above its line, the other's right below.
+                beside, side = ((-5, 4), "right") if place else ((6, -8), "left")
+                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha=side, fontsize=7, color=colour)
         at = [
             results.published.get((variant, f"argmax-{protocol}"), math.nan)
             for protocol in ("mnist-shifted", "affnist")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.special import entr
 
 from recaps.config.variant import Variant
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
@@ -32,6 +33,8 @@ def record(run: Run) -> Record:
     if "single-capsules" in run.settings.probes:
         probe = run.probe("single-capsules")
         rows.append(run.mean("leave-one-out-change", leave_one_out_change(probe), "ratio", on))
+        rows.append(run.mean("contributing-share", contributing_share(probe), "fraction", on))
+        rows.append(run.mean("change-autocorrelation", change_autocorrelation(probe), "ratio", on))
         if shows_single_capsules(run.settings):
             arrays["single-capsules"] = _single_capsules(probe)
     if "traversals" in run.settings.probes:
@@ -127,10 +130,41 @@ def _traversals(probe: Mapping[str, Array], count: int) -> dict[str, Array]:
     }
 
 
+def _changes(probe: Mapping[str, Array]) -> Array:
+    """The change of each reconstruction from leaving out each capsule, [N, L, C, H, W]."""
+    return np.asarray(probe["without"] - probe["full"][:, None])
+
+
 def leave_one_out_change(probe: Mapping[str, Array]) -> Array:
     """Largest change from leaving out one capsule, relative to the reconstruction, in squared norm: [N]."""
-    change = np.square(probe["without"] - probe["full"][:, None]).sum((2, 3, 4))
+    change = np.square(_changes(probe)).sum((2, 3, 4))
     return np.asarray(change.max(1) / np.square(probe["full"]).sum((1, 2, 3)))
+
+
+def contributing_share(probe: Mapping[str, Array]) -> Array:
+    """The share of the capsules that contribute to an image, [N].
+
+    It is exp(entropy) of the capsules' contributions over the number of capsules L: 1 if all contribute alike, 1 / L if
+    only one does. A contribution is the squared norm of the change from leaving the capsule out.
+    """
+    contributions = np.square(_changes(probe)).sum((2, 3, 4))
+    shares = contributions / contributions.sum(1, keepdims=True)
+    return np.asarray(np.exp(entr(shares).sum(1)) / shares.shape[1])
+
+
+def change_autocorrelation(probe: Mapping[str, Array]) -> Array:
+    """Moran's I of the changes from leaving out one capsule, over pixels that share a side: [N].
+
+    It is near 0 for noise and near 1 for a smooth change. The capsules of an image have one ratio of sums, so that each
+    counts by the squared norm of its change.
+    """
+    centred = _changes(probe)
+    centred = centred - centred.mean((3, 4), keepdims=True)
+    below = centred[..., 1:, :] * centred[..., :-1, :]
+    beside = centred[..., 1:] * centred[..., :-1]
+    pairs = below[0, 0, 0].size + beside[0, 0, 0].size
+    covariance = (below.sum((1, 2, 3, 4)) + beside.sum((1, 2, 3, 4))) / pairs
+    return np.asarray(covariance / np.square(centred).mean((3, 4)).sum((1, 2)))
 
 
 def largest_change(decoded: Array) -> Array:
