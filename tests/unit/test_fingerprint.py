@@ -217,6 +217,17 @@ def test_kept_until_a_file_changes(package: Path, monkeypatch: pytest.MonkeyPatc
     assert changed["pkg.train"] != expected["pkg.train"]
 
 
+def test_nothing_is_kept_of_a_package_that_is_edited_meanwhile(package: Path) -> None:
+    file = package / "train.py"
+    before, text = modules(package, "pkg.train"), file.read_text()
+    kept = Kept(package)
+    file.write_text(f"{text}\nNEW = 1\n")
+    assert kept.of(("pkg.train",)) != before
+    kept.write()
+    file.write_text(text)
+    assert Kept(package).of(("pkg.train",)) == before
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"broken"'])
 def test_damaged_kept_digests_are_made_again(package: Path, content: str) -> None:
     kept = Kept(package)

@@ -90,12 +90,9 @@ class Kept:
     """The digests of one package from earlier processes, if no file of the package has changed since."""
 
     def __init__(self, package: Path) -> None:
-        self.code = Code(package)
+        self.package, self.code = package, Code(package)
         self.file = package / "__pycache__" / "digests.json"
-        state = hashlib.sha256()
-        for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", *TEMPLATES)):
-            state.update(f"{path.relative_to(package)} {digest_of(path)}\n".encode())
-        self.state = state.hexdigest()
+        self.state = self._state()
         self.found: dict[str, dict[str, str]] = {}
         self.is_new = False
         with suppress(OSError, UserError, ValueError, AttributeError):
@@ -109,10 +106,19 @@ class Kept:
         return self.found[name]
 
     def write(self) -> None:
-        """Write new digests if the folder can be written; they are only there to save time."""
-        if self.is_new:
+        """Write new digests if the folder can be written; they are only there to save time.
+
+        If someone edits a module meanwhile, they belong to neither state of the package.
+        """
+        if self.is_new and self._state() == self.state:
             with suppress(OSError, UserError, TryAgain):
                 write_json(self.file, {self.state: self.found})
+
+    def _state(self) -> str:
+        state = hashlib.sha256()
+        for path in sorted(path for path in self.package.rglob("*") if path.suffix in (".py", *TEMPLATES)):
+            state.update(f"{path.relative_to(self.package)} {digest_of(path)}\n".encode())
+        return state.hexdigest()
 
 
 @functools.cache
