@@ -163,7 +163,40 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
     assert read_json(place([tmp_path / "smoke/runs/numbers.csv"])) == written
 
 
+def made_latents(folder: Path, content: str = "latents") -> Path:
+    """The input of `stage_job`, with a receipt."""
+    latents = folder / "smoke/runs/latents.npz"
+    with receipt([latents]):
+        latents.parent.mkdir(parents=True, exist_ok=True)
+        latents.write_text(content)
+    return latents
+
+
+def test_a_job_refuses_an_input_that_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its receipt is gone meanwhile, and a digest that is not known would never be compared again."""
+    place([made_latents(tmp_path)]).unlink()
+    made: list[Names] = []
+    monkeypatch.setattr(stages, "record_run", made.append)
+    with pytest.raises(TryAgain, match=r"latents\.npz: nothing says what made it"):
+        stages.make("record_run", stage_job(tmp_path))
+    assert not made
+
+
+def test_a_job_whose_input_changes_meanwhile_leaves_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_latents(tmp_path)
+
+    def record_run(job: Names) -> None:
+        made_latents(tmp_path, "others")
+        job.output.numbers.write_text("numbers of which?")
+
+    monkeypatch.setattr(stages, "record_run", record_run)
+    with pytest.raises(TryAgain, match="record_run: another process changed an input meanwhile"):
+        stages.make("record_run", stage_job(tmp_path))
+    assert not place([tmp_path / "smoke/runs/numbers.csv"]).exists()
+
+
 def test_a_job_of_a_run_holds_the_lease_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_latents(tmp_path)
     folder = tmp_path / "checkpoints"
     job = stage_job(tmp_path, checkpoints=str(folder))
     held: list[str] = []

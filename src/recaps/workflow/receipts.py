@@ -120,6 +120,18 @@ def changed(files: Iterable[Path]) -> list[Path]:
     return found
 
 
+def known(folder: Path, inputs: Iterable[Path]) -> dict[str, str | None]:
+    """Return the digests of a job's inputs. One without a digest would never be compared again.
+
+    Raises:
+        TryAgain: an input has no receipt, as while another process makes it.
+    """
+    found = Receipts(folder).data(inputs)
+    if lacks := [name for name, digest in found.items() if digest is None]:
+        raise TryAgain(f"{folder / lacks[0]}: nothing says what made it, perhaps as it is being made; run again")
+    return found
+
+
 def refuse(files: Sequence[Path]) -> None:
     """Raise a UserError that names changed files, if there are any."""
     if files:
@@ -169,7 +181,8 @@ def _forget(outputs: Sequence[Path]) -> None:
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
+    """Yield all receipts, also those in folders that lie on another disk behind a link."""
+    for parent, _, names in os.walk(folder, followlinks=True):
         if os.path.basename(parent) == FOLDER:
             yield from (Path(parent) / name for name in names if name.endswith(".json"))
 
@@ -177,7 +190,8 @@ def _places(folder: Path) -> Iterator[Path]:
 def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Path]:
     """Return the files of one receipt that have changed.
 
-    A job that makes these files again at the same time first deletes the receipt, or its entries.
+    A job that makes these files again at the same time first deletes the receipt, or its entries; at its end there is
+    another.
     """
     folder, same, changed = place.parents[1], {}, []
     for name, about in found["outputs"].items():
@@ -193,7 +207,7 @@ def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Pa
             changed.append(file)
         elif not as_made:
             same[file] = about["time"]
-    if changed and read(place) is None:
+    if changed and read(place) != found:
         return []
     for file, time in same.items() if refresh else ():
         with suppress(OSError):  # another user's results, or a read-only disk
