@@ -15,6 +15,7 @@ from typing import Any
 
 from recaps.errors import TryAgain
 from recaps.training.lease import Lease
+from recaps.workflow.fingerprint import edited
 from recaps.workflow.job import device, given, project_root
 from recaps.workflow.jobs import held
 from recaps.workflow.receipts import changed, known, receipt, refuse
@@ -27,13 +28,15 @@ def make(stage: str, job: Any) -> None:
     else, with whatever settings, changes the run at the same time.
 
     Raises:
-        TryAgain: another process makes a part of the same run, or an input.
+        TryAgain: another process makes a part of the same run, or an input; or its code was edited since the start.
         UserError: an input has changed since it was made; or see the stage.
     """
     outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
     inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
     with _locked(stage, job) as lease:
         refuse(changed(inputs))
+        if names := edited(job.params.identity["modules"]):
+            raise TryAgain(f"{stage}: {', '.join(names)} was edited since this start; run again")
         data = known(folder, inputs)
         with receipt(outputs, job.params.identity | {"data": data}):
             globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
