@@ -60,7 +60,7 @@ class Receipts:
         self.folder = folder
         self.places = {file: found for file in sorted(_places(folder)) if (found := read(file)) is not None}
         self._outputs = {
-            Path(os.path.normpath(file.parents[1] / name)): about
+            _plain(file.parents[1] / name): about
             for file, found in self.places.items()
             for name, about in found["outputs"].items()
         }
@@ -70,7 +70,7 @@ class Receipts:
         """Return the receipt of a job with these outputs, if it names them all."""
         files = [Path(file) for file in outputs]
         found = self.places.get(place(files))
-        return found if found is not None and all(file in self._outputs for file in files) else None
+        return found if found is not None and all(_plain(file) in self._outputs for file in files) else None
 
     def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt.
@@ -84,7 +84,7 @@ class Receipts:
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:
-                name, about = os.path.relpath(file, self.folder), self._outputs.get(file, {})
+                name, about = os.path.relpath(file, self.folder), self._outputs.get(_plain(file), {})
                 digest = about.get("content", about.get("sha256"))
             found[name] = digest
         return found
@@ -195,7 +195,7 @@ def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Pa
     """
     folder, same, changed = place.parents[1], {}, []
     for name, about in found["outputs"].items():
-        file = Path(os.path.normpath(folder / name))
+        file = _plain(folder / name)
         try:
             now = file.stat()
         except FileNotFoundError:
@@ -220,3 +220,7 @@ def _digest(file: Path) -> str | None:
         return digest_of(file)
     except FileNotFoundError:
         return None
+
+
+def _plain(file: Path) -> Path:
+    return Path(os.path.normpath(file))
