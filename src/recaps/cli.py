@@ -55,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
             _print(line)
         return 0
     if options.command == "clean":
+        if options.seeds:
+            raise UserError("clean: takes no --seeds, as it would remove the checkpoints of all others")
         return _print("\n".join(why.clean(plan)))
     if options.command == "verify":
         *changed, summary = why.verify(plan)

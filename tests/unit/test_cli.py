@@ -178,6 +178,8 @@ def test_why_and_verify_and_clean_without_results(
     options = ["--config", str(CONFIG), "--scale", "smoke", "--papers", "sparse"]
     assert main(["why", "sparse/dens", *options]) == 1
     assert "the plan has no run 'sparse/dens' (did you mean 'sparse/dense'?)" in capsys.readouterr().err
+    assert main(["why", "results/desk/runs/sparse/convnet/seed-0", *options]) == 1
+    assert "why: 'results/desk/runs/sparse/convnet/seed-0' is no run of scale smoke" in capsys.readouterr().err
     for arguments, line in (
         (["why", "sparse/convnet"], "training of sparse/convnet, seed 0: not made yet"),
         (["why"], " not made yet, 0 differ from the plan"),
@@ -188,6 +190,23 @@ def test_why_and_verify_and_clean_without_results(
         assert main([*arguments, *options]) == 0
         assert line in capsys.readouterr().out
     assert [*tmp_path.iterdir()] == [], "they make nothing"
+
+
+def test_clean_removes_no_checkpoints_of_runs_that_are_left_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [Path("results/smoke/checkpoints", run, "seed-0/0") for run in ("sparse/dense", "sparse/old", "gone/old")]
+    options = ["--config", str(CONFIG), "--scale", "smoke"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "identity.json").write_text("{}")
+    assert main(["clean", *options, "--without", "sparse/dense"]) == 0
+    assert [folder.exists() for folder in folders] == [True, False, False]
+    assert main(["clean", *options, "--papers", "experts"]) == 0
+    assert folders[0].exists()
+    assert main(["clean", *options, "--seeds", "1"]) == 1
+    assert "clean: takes no --seeds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

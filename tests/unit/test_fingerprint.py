@@ -217,6 +217,17 @@ def test_kept_until_a_file_changes(package: Path, monkeypatch: pytest.MonkeyPatc
     assert changed["pkg.train"] != expected["pkg.train"]
 
 
+def test_a_start_knows_the_package_as_it_was(package: Path) -> None:
+    """So that what is kept belongs to one state of the package, also if a module is edited meanwhile."""
+    file = package / "train.py"
+    before, text = modules(package, "pkg.train"), file.read_text()
+    kept = Kept(package)
+    file.write_text(f"{text}\nNEW = 1\n")
+    assert kept.of(("pkg.train",)) == before
+    kept.write()
+    assert Kept(package).of(("pkg.train",)) == modules(package, "pkg.train") != before
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"broken"'])
 def test_damaged_kept_digests_are_made_again(package: Path, content: str) -> None:
     kept = Kept(package)

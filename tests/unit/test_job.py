@@ -16,6 +16,7 @@ from recaps.identity import key
 from recaps.io import read_json
 from recaps.training.lease import Lease, holder
 from recaps.workflow import stages
+from recaps.workflow.fingerprint import modules
 from recaps.workflow.job import device, failure, job, project_root
 from recaps.workflow.jobs import Names
 from recaps.workflow.receipts import place, receipt
@@ -132,7 +133,7 @@ def stage_job(folder: Path, **params: object) -> Names:
     return Names(
         input=Names(latents=str(folder / "smoke/runs/latents.npz")),
         output=Names(numbers=folder / "smoke/runs/numbers.csv"),
-        params=Names(identity={"settings": {"a": 1}, "modules": {"m": "b"}}, **params),
+        params=Names(identity={"settings": {"a": 1}, "modules": {}}, **params),
         config={"results": str(folder), "scale": "smoke"},
     )
 
@@ -153,7 +154,7 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
     stages.make("record_run", stage_job(tmp_path))
     written = read_json(place([tmp_path / "smoke/runs/numbers.csv"]))
     data = {"runs/latents.npz": hashlib.sha256(b"01234567").hexdigest()}
-    assert written["identity"] == {"settings": {"a": 1}, "modules": {"m": "b"}, "data": data}
+    assert written["identity"] == {"settings": {"a": 1}, "modules": {}, "data": data}
     about = latents.stat()
     latents.write_bytes(b"01234568")
     os.utime(latents, ns=(about.st_atime_ns, about.st_mtime_ns))
@@ -163,7 +164,56 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
     assert read_json(place([tmp_path / "smoke/runs/numbers.csv"])) == written
 
 
+def made_latents(folder: Path, content: str = "latents") -> Path:
+    """The input of `stage_job`, with a receipt."""
+    latents = folder / "smoke/runs/latents.npz"
+    with receipt([latents]):
+        latents.parent.mkdir(parents=True, exist_ok=True)
+        latents.write_text(content)
+    return latents
+
+
+def test_a_job_refuses_an_input_that_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its receipt is gone meanwhile, and a digest that is not known would never be compared again."""
+    place([made_latents(tmp_path)]).unlink()
+    made: list[Names] = []
+    monkeypatch.setattr(stages, "record_run", made.append)
+    with pytest.raises(TryAgain, match=r"latents\.npz: nothing says what made it"):
+        stages.make("record_run", stage_job(tmp_path))
+    assert not made
+
+
+def test_a_job_refuses_code_that_was_edited_since_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its receipt would name the code of the start, or other code than it runs."""
+    made_latents(tmp_path)
+    job = stage_job(tmp_path)
+    made: list[Names] = []
+    monkeypatch.setattr(stages, "record_run", made.append)
+    job.params.identity["modules"] = modules(["recaps.models.model"])
+    stages.make("record_run", job)
+    assert made == [job]
+    for name in ("recaps.models.model", "recaps.models.gone"):
+        job.params.identity["modules"] = {name: "0" * 16}
+        with pytest.raises(TryAgain, match=f"record_run: {name} was edited since this start"):
+            stages.make("record_run", job)
+    assert made == [job]
+
+
+def test_a_job_whose_input_changes_meanwhile_leaves_no_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_latents(tmp_path)
+
+    def record_run(job: Names) -> None:
+        made_latents(tmp_path, "others")
+        job.output.numbers.write_text("numbers of which?")
+
+    monkeypatch.setattr(stages, "record_run", record_run)
+    with pytest.raises(TryAgain, match="record_run: another process changed an input meanwhile"):
+        stages.make("record_run", stage_job(tmp_path))
+    assert not place([tmp_path / "smoke/runs/numbers.csv"]).exists()
+
+
 def test_a_job_of_a_run_holds_the_lease_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_latents(tmp_path)
     folder = tmp_path / "checkpoints"
     job = stage_job(tmp_path, checkpoints=str(folder))
     held: list[str] = []

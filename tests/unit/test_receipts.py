@@ -264,6 +264,29 @@ def test_a_job_that_starts_meanwhile_is_no_change(
     assert not receipts.place(outputs).exists(), "a check brings no receipt back"
 
 
+def test_a_job_that_ends_meanwhile_is_no_change(outputs: list[Path], tmp_path: Path) -> None:
+    found = Receipts(tmp_path)
+    with receipts.receipt(outputs, WHAT):
+        outputs[0].write_text("made again")
+    assert found.check() == []
+
+
+def test_folders_may_lie_on_another_disk(outputs: list[Path], tmp_path: Path) -> None:
+    elsewhere, scale = tmp_path / "disk", tmp_path / "smoke"
+    elsewhere.mkdir()
+    scale.mkdir()
+    (tmp_path / "run").rename(elsewhere / "run")
+    (scale / "run").symlink_to(elsewhere / "run")
+    assert Receipts(scale).of(str(scale / file.relative_to(tmp_path)) for file in outputs)
+
+
+def test_the_folder_may_be_named_with_dots(outputs: list[Path], tmp_path: Path) -> None:
+    dotted = [tmp_path / "run/.." / file.relative_to(tmp_path) for file in outputs]
+    found = Receipts(tmp_path / "run/..")
+    assert found.of(map(str, dotted))
+    assert found.data(dotted) == Receipts(tmp_path).data(outputs) != dict.fromkeys(found.data(dotted))
+
+
 def test_files_that_are_deleted_meanwhile_are_no_change(
     outputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

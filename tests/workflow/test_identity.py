@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -283,6 +284,17 @@ def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
             assert f"{NAME}: other numbers in steps" in done.output
             done = again.python("recaps", "why", NAME, "--scale", "smoke")
             assert f"training of {NAME}, seed 0: recaps.models.model changed" in done.output
+        with again.edited("src/recaps/evaluation/latents.py", 'np.asarray(arrays.record["stand_in"])', "np.ones(1)"):
+            done = again.python("recaps", "accept", "--scale", "smoke")
+            assert f"of {NAME}, seed 0: the first steps do not run recaps.evaluation.latents" in done.output
+            assert not re.search("the same bits.* accepted with .*recaps.evaluation.latents", done.output)
+        receipt = again.folder / RUN / ".made/config.json.json"
+        made = json.loads(receipt.read_text())
+        made["identity"]["modules"]["recaps.models.model"] = "0" * 16
+        receipt.write_text(json.dumps(made | {"proofs": []}))
+        done = again.python("recaps", "accept", "--scale", "smoke")
+        other = "made with another recaps.models.model than that of the commit in its record; it will be made again"
+        assert f"training of {NAME}, seed 0: {other}" in done.output
     finally:
         shutil.rmtree(again.folder / ".git")
         (again.folder / ".gitignore").unlink()

@@ -20,13 +20,13 @@ import atexit
 import fnmatch
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import recaps
 from recaps.errors import TryAgain, UserError
-from recaps.io import digest_of, read_json, write_json
+from recaps.io import read_json, write_json
 
 #: Endings of files that belong to the modules of their folder.
 TEMPLATES = (".css", ".j2", ".mplstyle")
@@ -86,6 +86,17 @@ def modules(roots: Sequence[str], package: Path | None = None) -> dict[str, str]
     return dict(_kept(package or Path(recaps.__file__).parent).of(tuple(roots)))
 
 
+def edited(digests: Mapping[str, str]) -> list[str]:
+    """Return which modules are no longer as they were when their digests were computed, perhaps by another process."""
+    now = Kept(Path(recaps.__file__).parent)
+    try:
+        found = now.of(tuple(sorted(digests)))
+    except ValueError:  # a module that is no more
+        return [name for name in digests if now.code.file(name) is None] or [*digests]
+    now.write()
+    return [name for name in digests if found.get(name) != digests[name]]
+
+
 class Kept:
     """The digests of one package from earlier processes, if no file of the package has changed since."""
 
@@ -94,7 +105,7 @@ class Kept:
         self.file = package / "__pycache__" / "digests.json"
         state = hashlib.sha256()
         for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", *TEMPLATES)):
-            state.update(f"{path.relative_to(package)} {digest_of(path)}\n".encode())
+            state.update(f"{path.relative_to(package)} {hashlib.sha256(self.code.read(path)).hexdigest()}\n".encode())
         self.state = state.hexdigest()
         self.found: dict[str, dict[str, str]] = {}
         self.is_new = False
@@ -123,10 +134,11 @@ def _kept(package: Path) -> Kept:
 
 
 class Code:
-    """The modules of one package. Each is read once, when it is needed."""
+    """The modules of one package. Each file is read once: one that is edited later still counts as it was."""
 
     def __init__(self, package: Path) -> None:
         self.package = package
+        self.read = functools.cache(Path.read_bytes)
         self.file = functools.cache(self._file)
         self.digest = functools.cache(self._digest)
         self.imports = functools.cache(self._imports)
@@ -153,11 +165,11 @@ class Code:
         """Hash the code of a module, and the style sheets and templates in its folder that it names."""
         state = hashlib.sha256(" ".join(_canonical(self._tree(name))).encode())
         beside = sorted(file for file in self._path(name).parent.iterdir() if file.suffix in TEMPLATES)
-        text = self._path(name).read_text(encoding="utf-8")
+        text = self.read(self._path(name)).decode()
         while named := [file for file in beside if file.name in text]:
             for file in named:
-                state.update(file.name.encode() + file.read_bytes())
-                text += file.read_text(encoding="utf-8")  # a template may include a style sheet
+                state.update(file.name.encode() + self.read(file))
+                text += self.read(file).decode()  # a template may include a style sheet
                 beside.remove(file)
         return state.hexdigest()
 
@@ -219,7 +231,7 @@ class Code:
 
     def _parse(self, name: str) -> ast.Module:
         file = self._path(name)
-        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        tree = ast.parse(self.read(file), str(file))
         _, _, function = name.partition(":")
         if not function:
             return tree

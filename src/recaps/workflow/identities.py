@@ -87,7 +87,7 @@ class Identities:
 
         def reading(names: Any) -> dict[str, str]:
             variant = self.plan.variant(names)
-            return modules([*READING, *family(variant), *_probes(names.paper, variant)])
+            return modules([*READING, *family(variant), *probes_of(names.paper, variant)])
 
         return {
             "prepare_dataset": self._preparing,
@@ -107,7 +107,7 @@ class Identities:
         """Return what stands for the modules that compute latents, and for those that compute probes."""
         variant = self.plan.variant(wildcards)
         latents = ["recaps.evaluation.latents", *family(variant)]
-        probes = [*latents, "recaps.evaluation.probes", *_probes(wildcards.paper, variant)]
+        probes = [*latents, "recaps.evaluation.probes", *probes_of(wildcards.paper, variant)]
         return {name: key({"modules": modules(roots)}) for name, roots in (("latents", latents), ("probes", probes))}
 
     def heads_code(self, wildcards: Any) -> str:
@@ -167,7 +167,7 @@ def _expected(path: Path) -> str | None:
     return checksums.expected_digest(sources.file(path.parent.name, path.name), path.parent)
 
 
-def _probes(paper: str, variant: Variant) -> list[str]:
+def probes_of(paper: str, variant: Variant) -> list[str]:
     """Return the module of the variant's probes."""
     return [f"recaps.papers.{paper}.probes"] if variant.probes else []
 

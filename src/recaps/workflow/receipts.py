@@ -60,7 +60,7 @@ class Receipts:
         self.folder = folder
         self.places = {file: found for file in sorted(_places(folder)) if (found := read(file)) is not None}
         self._outputs = {
-            Path(os.path.normpath(file.parents[1] / name)): about
+            _plain(file.parents[1] / name): about
             for file, found in self.places.items()
             for name, about in found["outputs"].items()
         }
@@ -70,7 +70,7 @@ class Receipts:
         """Return the receipt of a job with these outputs, if it names them all."""
         files = [Path(file) for file in outputs]
         found = self.places.get(place(files))
-        return found if found is not None and all(file in self._outputs for file in files) else None
+        return found if found is not None and all(_plain(file) in self._outputs for file in files) else None
 
     def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt.
@@ -84,7 +84,7 @@ class Receipts:
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:
-                name, about = os.path.relpath(file, self.folder), self._outputs.get(file, {})
+                name, about = os.path.relpath(file, self.folder), self._outputs.get(_plain(file), {})
                 digest = about.get("content", about.get("sha256"))
             found[name] = digest
         return found
@@ -117,6 +117,18 @@ def changed(files: Iterable[Path]) -> list[Path]:
         known = folders.setdefault(file.parent, _beside(file.parent))
         if file in known and _digest(file) not in (known[file]["sha256"], None):
             found.append(file)
+    return found
+
+
+def known(folder: Path, inputs: Iterable[Path]) -> dict[str, str | None]:
+    """Return the digests of a job's inputs. One without a digest would never be compared again.
+
+    Raises:
+        TryAgain: an input has no receipt, as while another process makes it.
+    """
+    found = Receipts(folder).data(inputs)
+    if lacks := [name for name, digest in found.items() if digest is None]:
+        raise TryAgain(f"{folder / lacks[0]}: nothing says what made it, perhaps as it is being made; run again")
     return found
 
 
@@ -169,7 +181,8 @@ def _forget(outputs: Sequence[Path]) -> None:
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
+    """Yield all receipts, also those in folders that lie on another disk behind a link."""
+    for parent, _, names in os.walk(folder, followlinks=True):
         if os.path.basename(parent) == FOLDER:
             yield from (Path(parent) / name for name in names if name.endswith(".json"))
 
@@ -177,11 +190,12 @@ def _places(folder: Path) -> Iterator[Path]:
 def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Path]:
     """Return the files of one receipt that have changed.
 
-    A job that makes these files again at the same time first deletes the receipt, or its entries.
+    A job that makes these files again at the same time first deletes the receipt, or its entries; at its end there is
+    another.
     """
     folder, same, changed = place.parents[1], {}, []
     for name, about in found["outputs"].items():
-        file = Path(os.path.normpath(folder / name))
+        file = _plain(folder / name)
         try:
             now = file.stat()
         except FileNotFoundError:
@@ -193,7 +207,7 @@ def _changed(place: Path, found: Receipt, refresh: bool, whole: bool) -> list[Pa
             changed.append(file)
         elif not as_made:
             same[file] = about["time"]
-    if changed and read(place) is None:
+    if changed and read(place) != found:
         return []
     for file, time in same.items() if refresh else ():
         with suppress(OSError):  # another user's results, or a read-only disk
@@ -206,3 +220,7 @@ def _digest(file: Path) -> str | None:
         return digest_of(file)
     except FileNotFoundError:
         return None
+
+
+def _plain(file: Path) -> Path:
+    return Path(os.path.normpath(file))

@@ -13,10 +13,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from recaps.errors import TryAgain
 from recaps.training.lease import Lease
+from recaps.workflow.fingerprint import edited
 from recaps.workflow.job import device, given, project_root
 from recaps.workflow.jobs import held
-from recaps.workflow.receipts import Receipts, changed, receipt, refuse
+from recaps.workflow.receipts import changed, known, receipt, refuse
 
 
 def make(stage: str, job: Any) -> None:
@@ -26,14 +28,20 @@ def make(stage: str, job: Any) -> None:
     else, with whatever settings, changes the run at the same time.
 
     Raises:
-        TryAgain: another process makes a part of the same run.
+        TryAgain: another process makes a part of the same run, or an input; or its code was edited since the start.
         UserError: an input has changed since it was made; or see the stage.
     """
     outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
     inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
-    refuse(changed(inputs))
-    with _locked(stage, job) as lease, receipt(outputs, job.params.identity | {"data": Receipts(folder).data(inputs)}):
-        globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
+    with _locked(stage, job) as lease:
+        refuse(changed(inputs))
+        if names := edited(job.params.identity["modules"]):
+            raise TryAgain(f"{stage}: {', '.join(names)} was edited since this start; run again")
+        data = known(folder, inputs)
+        with receipt(outputs, job.params.identity | {"data": data}):
+            globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
+            if known(folder, inputs) != data:
+                raise TryAgain(f"{stage}: another process changed an input meanwhile; run again")
 
 
 def fetch_file(job: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ class State:
     def _jobs(self) -> dict[tuple[str, frozenset[str]], Job]:
         return {_key(job.stage, job.names): job for job in self.plan.jobs}
 
+    @functools.cached_property
+    def _makers(self) -> dict[str, Job]:
+        return {file: job for job in self.plan.jobs for file in job.outputs}
+
     def check(self, *, dry: bool) -> None:
         """End the process with one line if results have changed since they were made. `dry`: write no file."""
         with exits():
@@ -59,7 +63,17 @@ class State:
 
     def reason(self, job: Job) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
-        return self.difference(job) if all(os.path.exists(file) for file in job.outputs) else ""
+        if not all(os.path.exists(file) for file in job.outputs):
+            return ""
+        return self.difference(job) or next(self._of_deleted(job), "")
+
+    def _of_deleted(self, job: Job) -> Iterator[str]:
+        """Yield in what inputs that were deleted since, such as weights, differ from the plan."""
+        for file in job.inputs:
+            if (maker := self._makers.get(file)) and not os.path.exists(file):
+                if self.receipts.of(maker.outputs) and (text := self.difference(maker)):
+                    yield f"{maker}: {text}"
+                yield from self._of_deleted(maker)
 
     def difference(self, job: Job) -> str:
         """Return in what a job's outputs differ from the plan, whether they are still there or not."""

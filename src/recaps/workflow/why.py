@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from recaps import papers
 from recaps.errors import UserError, nearest
 from recaps.identity import differences
 from recaps.io import read_json
@@ -47,11 +48,17 @@ def of_all(plan: Plan) -> list[str]:
 
 
 def orphans(plan: Plan) -> Iterator[Path]:
-    """Yield the folders of checkpoints that no run of the plan would continue and that no process holds."""
+    """Yield the folders of checkpoints that no run of the plan would continue and that no process holds.
+
+    Those of papers and variants that the plan leaves aside stay: their runs may be unfinished.
+    """
+    aside = {*papers.names()} - {*plan.project.papers}
+    aside |= {f"{paper}/{variant}" for paper, lost in plan.project.left_out.items() for variant in lost.variants}
     planned = {_named(job): job for job in plan.jobs if job.stage == "train_variant"}
     state = State(plan)
     for folder in sorted(plan.files.folder.glob("checkpoints/*/*/seed-*/*/")):
-        if folder.name == HEADS or lease.holder(folder.parent):
+        paper, variant = folder.parts[-4:-2]
+        if folder.name == HEADS or aside & {paper, f"{paper}/{variant}"} or lease.holder(folder.parent):
             continue
         job, file = planned.get("/".join(folder.parts[-4:-1])), folder / IDENTITY
         if job is None or not file.exists() or differences(read_json(file), state.planned(job)):
@@ -79,6 +86,8 @@ def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
     """Return the runs of the plan that a name means."""
     words = [word for word in Path(name).parts if word != "."]
     if "runs" in words:
+        if words[: words.index("runs")][-1:] not in ([], [plan.scale]):
+            raise UserError(f"why: '{name}' is no run of scale {plan.scale}; name its scale with --scale")
         words = words[words.index("runs") + 1 :]
     wanted = [
         run
