@@ -554,6 +554,19 @@ def test_rotations_say_which_template_is_seen_most_at_each_pixel() -> None:
         owner = max(range(4), key=seen.__getitem__) if sum(seen) >= 0.05 else -1
         assert made["owner"][5, image, row, column] == owner
     assert len(made["owner"].unique()) > 3
+    objects = net.infer(made["images"][5]).object_belief
+    torch.testing.assert_close(made["presence"][5], objects.logits)
+    torch.testing.assert_close(made["pose"][5].unflatten(2, (2, 3)), objects.poses)
+
+
+def test_posterior_presences_are_the_logarithms_of_expected_numbers_of_parts() -> None:
+    net, images = model(), torch.rand(3, *SHAPE)
+    made, found = probes.selections(net, images, torch.zeros(3)), net.infer(images)
+    shares = net.generative.selections(found.objects, found.parts)
+    torch.testing.assert_close(made["posterior_presence"].exp(), shares[:, 1:].sum(2))
+    torch.testing.assert_close(made["posterior_presence"].exp().sum(1), 4 - shares[:, 0].sum(1))
+    torch.testing.assert_close(made["presence"], found.object_belief.logits)
+    assert made["posterior_presence"].isfinite().all()
 
 
 @pytest.mark.parametrize("poses", ["delta", "gaussian"])

@@ -27,6 +27,7 @@ from recaps.evaluation.heads import features
 from recaps.evaluation.latents import as_array
 from recaps.evaluation.probes import function
 from recaps.models import build
+from recaps.nn import poses
 from recaps.npz import Array
 from recaps.papers.probabilistic import figures, metrics, record, tables
 from recaps.papers.probabilistic.templates import Fits, affine_fits, same_template, turned_back
@@ -43,9 +44,18 @@ DEGREES = (0, 45, 90, 135, 180)
 IMAGES, FITTED = 12, 200
 #: Largest error of a picture that is kept as bytes.
 BYTE = 0.5 / 255 + 1e-6
+#: SCAE counts as trained, and Gaussian poses begin at the full learning rate.
+SETTLED: dict[str, dict[str, Any]] = {
+    "capsules-gaussian": {"training": {"lr_decay": 1}},
+    **{
+        name: {"training": {"steps": record.SETTLED}}
+        for name in ("scae", "scae-original-weights", *(f"scae-rotated-{degrees}" for degrees in DEGREES[1:]))
+    },
+}
 #: Accuracies in percent of heads on digits that a variant was trained on, from 0 to 180 degrees.
 OWN = {
     ("capsules", "presence"): (96, 90, 85, 80, 75),
+    ("capsules", "presence-raw"): (70,),
     ("capsules", "presence-pose"): (97, 95, 93, 91, 89),
     ("scae", "presence"): (97, 93, 84, 79, 70),
     ("vae", "linear"): (94, 91, 88, 85, 82),
@@ -54,13 +64,15 @@ OWN = {
 
 def config(*without: str, variants: Mapping[str, Mapping[str, Any]] | None = None, **overrides: Any) -> Project:
     overrides["variants"] = made_results.without_own_seeds("probabilistic", variants or {})
+    few = {"affnist": {"test": {"start": 60, "count": 100}}}
+    overrides["protocols"] = few | overrides.get("protocols", {})
     values = {"scale": "desk", "papers": ["probabilistic"], "without": list(without)}
     return load(values | {"overrides": {"probabilistic": overrides}}, CONFIG)
 
 
 @pytest.fixture(scope="module")
 def project() -> Project:
-    return config()
+    return config(variants=SETTLED)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +84,12 @@ def results(tmp_path_factory: pytest.TempPathFactory, project: Project) -> Resul
 def table(results: Results) -> pd.DataFrame:
     """All metrics of the results."""
     return results.metrics
+
+
+@pytest.fixture(scope="module")
+def thrice(tmp_path_factory: pytest.TempPathFactory, project: Project) -> pd.DataFrame:
+    """All metrics of three seeds."""
+    return made_results.measured(make(tmp_path_factory.mktemp("thrice"), project, seeds=(0, 1, 2))).metrics
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +130,17 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     if "rotations" in settings.probes:
         made_results.add_probe(run, "rotations", rotations(seed, 3 if variant == "capsules-rotated-180" else 8))
         made_results.add_probe(run, "templates", {**made_templates(), "labels": np.arange(1)})
+    if "selections" in settings.probes:
+        made_results.add_probe(run, "selections", selections(seed))
     if "samples" in settings.probes:
         made_results.add_probe(run, "samples", {"samples": np.random.default_rng(seed).random((45, 1, 28, 28))})
     if "free-form" in settings.probes:
         made_results.add_probe(run, "free-form", free_form(seed))
     if "free-form-rotations" in settings.probes:
         made_results.add_probe(run, "free-form-rotations", free_form_of_twos(seed))
-    if variant in ("capsules", "capsules-even", "capsules-gaussian", "capsules-gaussian-first"):
+    if model["family"] == "generative":
         for place, name in enumerate(settings.latents):
-            made_results.add_latents(run, name, latents(seed, error=10.0 * place + seed))
+            made_results.add_latents(run, results.resolve(name), latents(seed, error=10.0 * place + seed))
     if variant in ("capsules", "vae-small"):
         sizes = {"capsules": {"generative.templates": (16, 2, 12), "encoder.weight": (9, 9)}}
         sizes["vae-small"] = {"decoder.0.weight": (400, 260), "decoder.0.bias": (400,), "encoder.0.weight": (7, 7)}
@@ -137,7 +157,8 @@ def digits() -> Array:
 
 def rotations(seed: int, kept: int) -> dict[str, Array]:
     """Four templates draw the quarters of a ring. They turn with it up to 60 degrees, and in images from number `kept`
-    on at all; else they stay where they are on the canvas. A seventh of the canvas is drawn by nothing."""
+    on at all; else they stay where they are on the canvas. A seventh of the canvas is drawn by nothing. The poses of
+    objects turn in the same images and stay in the others."""
     ink = digits()
     x, y = np.meshgrid(np.arange(28) - 13.5, np.arange(28) - 13.5)
     quarter = ((np.degrees(np.arctan2(-y, x)) % 360) // 90).astype(np.int64)
@@ -150,7 +171,27 @@ def rotations(seed: int, kept: int) -> dict[str, Array]:
     owner[..., :4, :] = -1
     images = np.broadcast_to(ink[None, :, None], (len(ANGLES), IMAGES, 1, 28, 28)).astype(np.float32)
     labels = (np.arange(IMAGES) + 3) % 5
-    return {"angles": ANGLES, "images": images, "chain": (0.9 - 0.1 * seed) * images, "owner": owner, "labels": labels}
+    whole = np.eye(2, 3) + np.random.default_rng(seed).normal(0, 0.3, (IMAGES, 2, 2, 3))
+    turning = np.stack(
+        [np.where((np.arange(IMAGES) < kept)[:, None, None, None], whole, turn(a) @ whole) for a in ANGLES]
+    )
+    objects = {
+        "presence": np.zeros((len(ANGLES), IMAGES, 2)),
+        "pose": (turning - np.eye(2, 3)).reshape(*turning.shape[:3], 6),
+    }
+    return objects | {
+        "angles": ANGLES,
+        "images": images,
+        "chain": (0.9 - 0.1 * seed) * images,
+        "owner": owner,
+        "labels": labels,
+    }
+
+
+def turn(degrees: float) -> Array:
+    """The counter-clockwise rotation of points whose x points right and y down."""
+    angle = math.radians(degrees)
+    return np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
 
 
 def stroke(start: tuple[float, float], end: tuple[float, float], width: float = 0.15, side: int = 12) -> Array:
@@ -188,8 +229,16 @@ def latents(seed: int, error: float) -> dict[str, Array]:
         "presence": codes(labels, seed),
         "labels": labels,
         "reconstruction_error": error + 20 + wrong,
+        "ink": np.tile([6, 7, 8, 0.1, 4], (FITTED, 1)),
         "bound": 300 - error + wrong,
     }
+
+
+def selections(seed: int) -> dict[str, Array]:
+    """Posterior presences tell the class, and presences do not."""
+    labels = np.arange(60) % 10
+    chance = np.random.default_rng(seed).normal(size=(60, 16))
+    return {"presence": chance, "posterior_presence": codes(labels, seed), "labels": labels}
 
 
 def free_form(seed: int) -> dict[str, Array]:
@@ -390,8 +439,8 @@ def test_table_2_has_no_rows_of_what_is_compared_with_a_variant_that_is_left_out
 ) -> None:
     others = [name for name in project.papers["probabilistic"].variants if not name.startswith(metrics.DOUBLED)]
     without = config(*(f"probabilistic/{name}" for name in others))
-    data = made_results.measured(make(tmp_path, without, seeds=(0,)))
-    assert tables.table_2(data).empty
+    data = made_results.measured(make(tmp_path, without, seeds=(0, 1, 2)))
+    assert tables.FINDINGS["presence-change"] not in set(tables.table_2(data)["finding"])
 
 
 def test_table_2_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:
@@ -456,28 +505,38 @@ def test_a_variant_of_the_reader_gets_its_row_and_its_line(tmp_path: Path) -> No
 
 def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
     rotations = {"same-template-small", "same-template-large", "same-template-by-chance"}
-    rotations |= {"near-copies", "nearest-template"}
+    rotations |= {"near-copies", "nearest-template", "live-templates", "live-near-copies"}
+    rotations |= {"equivariance-small", "equivariance-large"}
     free = {"amortised-accuracy", "free-form-accuracy", "free-form-gain", "bound-amortised", "bound-free-form"}
-    free |= {"bound-raised", "free-form-refitted"}
+    free |= {"bound-raised", "free-form-refitted", "free-form-half-way"}
+    crossed = {"posterior-presence-crossed", "same-images-presence-crossed"}
+    said = {"presence-information", "presence-divergence"}
+    alone = said | {"presence-mnist", "presence-raw-mnist", "presence-draw-mnist"}
+    upright = alone | {"presence-pose-mnist"}
     pictures = {"twos-error-amortised", "twos-error-free-form", "generative-parameters"}
     pictures |= {f"reconstruction-error-{degrees}" for degrees in DEGREES}
     leads = {"least-lead-presence", "least-lead-presence-pose"}
     protocols = ("mnist", "mnist-45", "mnist-90", "mnist-135", "mnist-180")
-    heads = {f"{head}-{protocol}" for head in ("presence", "presence-pose") for protocol in protocols}
+    heads = upright | {f"{head}-{protocol}" for head in ("presence", "presence-pose") for protocol in protocols}
+    rotated = ("presence", "presence-pose", "presence-draw")
+    settled = {f"settled-{head}-mnist-40" for head in ("presence", "prior-presence")}
     expected = {
-        "capsules": rotations | free | pictures | leads | heads,
-        "capsules-even": free | {"presence-mnist", "presence-pose-mnist"},
-        "capsules-gaussian": {"bound-mnist", "presence-mnist", "presence-pose-mnist"},
-        "capsules-gaussian-first": {"bound-mnist"} | free | heads,
-        "capsules-double-c": {"presence-mnist", "presence-change"},
-        "capsules-half": {"presence-mnist"},
-        "capsules-40": {"presence-affnist", "presence-pose-affnist"},
-        "capsules-rotated-180": rotations | {"presence-rotated-180", "presence-pose-rotated-180"},
+        "capsules": rotations | free | pictures | leads | heads | crossed,
+        "capsules-even": free | upright,
+        "capsules-gaussian": {"bound-mnist", "bound-from-full-rate"} | upright,
+        "capsules-gaussian-first": {"bound-mnist", "bound-from-full-rate"} | free | heads,
+        "capsules-double-c": alone,
+        "capsules-half": alone,
+        "capsules-40": said | {"presence-draw-affnist", "presence-affnist", "presence-pose-affnist"},
+        "capsules-rotated-45": rotations | said | {f"{head}-rotated-45" for head in rotated},
+        "capsules-rotated-180": rotations | said | {f"{head}-rotated-180" for head in rotated},
         "vae": {f"linear-{protocol}" for protocol in protocols},
         "vae-small": {"decoder-parameters"} | {f"linear-{protocol}" for protocol in protocols},
-        "scae": {"presence-mnist-40", "prior-presence-mnist-40", "presence-affnist", "least-lead-presence"},
+        "scae": {"presence-mnist-40", "prior-presence-mnist-40", "presence-affnist", "least-lead-presence"}
+        | {"settled-presence-affnist"}
+        | settled,
         "scae-released": {"presence-mnist-40", "presence-affnist"},
-        "scae-original-weights": {"presence-mnist-40", "prior-presence-mnist-40"},
+        "scae-original-weights": {"presence-mnist-40", "prior-presence-mnist-40"} | settled,
     }
     for variant, names in expected.items():
         rows = table[table["variant"] == variant]
@@ -497,6 +556,86 @@ def test_templates_that_turn_with_the_digit_draw_the_same_stroke(table: pd.DataF
         assert large == pytest.approx([(IMAGES - kept) / IMAGES] * 2, abs=0.03)
         chance = values(table, variant, "same-template-by-chance")
         assert all(each == pytest.approx(0.25, abs=0.05) for each in chance)
+
+
+def test_poses_that_turn_with_the_digit_are_told_from_those_that_stay(table: pd.DataFrame) -> None:
+    for variant, kept in (("capsules", 8), ("capsules-rotated-45", 8), ("capsules-rotated-180", 3)):
+        for size in ("small", "large"):
+            found = values(table, variant, f"equivariance-{size}")
+            assert found == pytest.approx([(IMAGES - kept) / IMAGES] * 2), (variant, size)
+
+
+def test_a_pose_that_turns_halfway_has_three_quarters_and_the_absent_do_not_count() -> None:
+    """The error is a quarter of the change. The second object turns back, so that it is nine quarters off."""
+    angles, whole = np.array([0.0, 90]), np.array([[1.0, 0, 0], [0, 1, 0]])
+    way = turn(90) @ whole - whole
+    found = np.stack([whole + [[[0]], [[0]]] * way, whole + [[[0.5]], [[-0.5]]] * way])[:, None]
+    offsets = (found - np.eye(2, 3)).reshape(2, 1, 2, 6)
+    for second, expected in ((-50.0, 0.75), (0.0, 1 - (0.25 + 2.25) / 2)):
+        presences = np.broadcast_to([[50.0 if second < 0 else 0.0, second]], (2, 1, 2))
+        found = record.equivariance(angles, presences, offsets)
+        assert np.isnan(found[0, 0])
+        assert found[1, 0] == pytest.approx(expected)
+
+
+def test_poses_turn_as_the_images_do() -> None:
+    """A template at the turned pose is the turned picture of the template."""
+    template, pose = torch.zeros(1, 1, 12, 12), torch.tensor([[[[0.5, 0.1, 0.3], [-0.2, 0.4, 0.1]]]])
+    template[..., 2:5, 3:9] = 1
+    matrix = torch.tensor(turn(50.0), dtype=torch.float32)
+    before, after = (poses.warp(template, each, (28, 28))[:, 0] for each in (pose, matrix @ pose))
+    turned = poses.rotated(before, 50.0)
+    assert (after - turned).abs().mean() < 0.2 * (before - turned).abs().mean()
+
+
+def test_information_is_the_mean_divergence_minus_that_of_the_mixture() -> None:
+    """0 if presences are the same for all images, log 2 if they are certain either way; else as integrated here."""
+    draw_from = np.random.default_rng(0)
+    assert record.information(np.zeros((50, 2))) == pytest.approx([0, 0], abs=1e-9)
+    halves = np.where(np.arange(1000) % 2, 60.0, -60.0)[:, None]
+    assert record.information(halves) == pytest.approx([math.log(2)], rel=1e-6)
+    log_odds, prior = draw_from.normal(-1, 2, (400, 2)), -2.2
+    places = np.arange(-60, 60, 0.05)
+
+    def density(around: Array | float) -> Array:
+        return 1 / (2 + 2 * np.cosh(places - around))
+
+    for each, found in zip(log_odds.T, record.information(log_odds), strict=True):
+        singles = density(each[:, None])
+        costs = 0.05 * (singles * np.log(singles / density(prior))).sum(1)
+        np.testing.assert_allclose(record.divergence(each, prior), costs, atol=1e-6)
+        mixture = singles.mean(0)
+        assert found == pytest.approx(costs.mean() - 0.05 * (mixture * np.log(mixture / density(prior))).sum())
+    assert record.divergence(np.array([1.0, 1 + 1e-6, 1.01]), 1.0) == pytest.approx([0, 1e-12 / 6, 1e-4 / 6], rel=1e-3)
+
+
+def test_draws_need_differences_of_nats_where_the_standardised_head_does_not(tmp_path: Path) -> None:
+    """Differences of hundredths of a nat tell the class to this head, but not in a draw; those of 40 nats do."""
+    run = run_of(make(tmp_path, config(), (0,)), "capsules", 0)
+    labels = np.arange(FITTED) % 10
+    found = {}
+    for size in (0.01, 40):
+        for name in ("mnist/train", "mnist/test"):
+            made_results.add_latents(
+                run.folder, name, {"presence": size * (np.eye(16)[labels] - 0.5), "labels": labels}
+            )
+        found[size] = {row[2]: row[3] for row in record._presences(run, "mnist")}
+    head = run.paper.heads["presence"]
+    small = 0.01 * np.eye(16)[labels]
+    assert record.classifier(head).fit(small, labels).score(small, labels) == 1
+    assert found[0.01]["presence-draw-mnist"] < 35
+    assert found[40]["presence-draw-mnist"] > 98
+    assert found[0.01]["presence-information"] < 0.001
+    # Ten objects are present in a tenth of the images each.
+    assert found[40]["presence-information"] == pytest.approx(
+        -10 * (0.1 * math.log(0.1) + 0.9 * math.log(0.9)), rel=1e-4
+    )
+    assert found[40]["presence-divergence"] > found[40]["presence-information"]
+
+
+def test_posterior_presences_are_classified_beside_presences(table: pd.DataFrame) -> None:
+    assert values(table, "capsules", "posterior-presence-crossed") == [100, 100]
+    assert max(values(table, "capsules", "same-images-presence-crossed")) < 40
 
 
 def test_errors_of_agreement_are_those_over_images(results: Results, table: pd.DataFrame) -> None:
@@ -524,6 +663,10 @@ def test_near_copies_are_counted(table: pd.DataFrame) -> None:
     assert values(table, "capsules", "near-copies") == [0.8, 0.8]
     assert values(table, "capsules", "nearest-template") == pytest.approx([least.mean()] * 2)
     assert set(table[table["metric"] == "near-copies"]["n"]) == {5}
+    # Without the second hook, which draws nearly nothing, the first one has no copy.
+    assert values(table, "capsules", "live-templates") == [4, 4]
+    assert values(table, "capsules", "live-near-copies") == [0.5, 0.5]
+    assert set(table[table["metric"] == "live-near-copies"]["n"]) == {4}
 
 
 def test_free_form_presences_go_through_the_head_of_amortised_ones(table: pd.DataFrame) -> None:
@@ -540,6 +683,12 @@ def test_free_form_presences_go_through_the_head_of_amortised_ones(table: pd.Dat
     )
 
 
+def test_half_of_the_rise_of_the_bound_has_its_step(table: pd.DataFrame) -> None:
+    """The mean rises from -400 by 25 in each 10 steps, but at the end by 25 - 101 / 40."""
+    rise = 100 - 101 / 40
+    assert values(table, "capsules", "free-form-half-way") == pytest.approx([rise / 2 / 2.5] * 2)
+
+
 def test_a_head_that_is_fitted_on_free_form_presences_is_tested_on_others(
     results: Results, table: pd.DataFrame
 ) -> None:
@@ -549,10 +698,10 @@ def test_a_head_that_is_fitted_on_free_form_presences_is_tested_on_others(
     labels = np.arange(40) % 10
     probe["presence_free"] = codes((labels + 1) % 10, 4)
     run = run_of(results, "capsules", 0)
-    assert record._refitted(run, probe) == 100
+    assert record._crossed(run, probe, "presence_free") == 100
     assert record._right(run, probe)["free-form"].mean() == 0
     probe["presence_free"] = np.random.default_rng(0).normal(size=(40, 16)).astype(np.float32)
-    assert record._refitted(run, probe) < 40
+    assert record._crossed(run, probe, "presence_free") < 40
 
 
 def test_the_head_is_that_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -593,6 +742,21 @@ def test_the_bound_of_gaussian_poses_is_that_of_test_images(table: pd.DataFrame)
     assert (row["unit"], row["measured_on"]) == ("nats", "mnist/test")
 
 
+def test_bounds_are_compared_if_gaussian_poses_begin_at_the_full_learning_rate(tmp_path: Path) -> None:
+    def measured(**training: float) -> set[str]:
+        results = make(tmp_path, config(variants={"capsules-gaussian": {"training": training}}), (0,))
+        return {row[2] for row in record.record(run_of(results, "capsules-gaussian", 0)).rows}
+
+    assert "bound-from-full-rate" not in measured()
+    assert "bound-from-full-rate" in measured(lr_decay=1)
+
+
+def test_scae_is_compared_after_enough_steps(tmp_path: Path) -> None:
+    few = made_results.measured(make(tmp_path, config(), (0,))).metrics
+    names = set(few[few["variant"] == "scae"]["metric"])
+    assert names == {"presence-mnist-40", "prior-presence-mnist-40", "presence-affnist"}
+
+
 def test_sizes_are_counted_in_the_weights_and_exact(table: pd.DataFrame) -> None:
     assert values(table, "capsules", "generative-parameters") == [16 * 2 * 12] * 2
     assert values(table, "vae-small", "decoder-parameters") == [400 * 261] * 2
@@ -626,16 +790,34 @@ def test_the_least_lead_over_the_vae(table: pd.DataFrame) -> None:
     assert row["se"] == pytest.approx(100 * math.hypot(*(proportion_error(each, 10_000) for each in (0.75, 0.82))))
 
 
-def test_the_change_by_a_doubled_setting_is_absolute(table: pd.DataFrame) -> None:
-    assert values(table, "capsules-double-c", "presence-change") == pytest.approx([6, 6])
-    assert values(table, "capsules-double-off", "presence-change") == pytest.approx([0, 0])
-    row = table[(table["variant"] == "capsules-double-c") & (table["metric"] == "presence-change")].iloc[0]
+def test_the_change_by_a_doubled_setting_is_absolute_over_three_seeds(
+    table: pd.DataFrame, thrice: pd.DataFrame
+) -> None:
+    assert values(thrice, "capsules-double-c", "presence-change") == pytest.approx([6, 6, 6])
+    assert values(thrice, "capsules-double-off", "presence-change") == pytest.approx([0, 0, 0])
+    assert values(thrice, "capsules-more", "presence-gain") == pytest.approx([0, 0, 0])
+    row = thrice[(thrice["variant"] == "capsules-double-c") & (thrice["metric"] == "presence-change")].iloc[0]
     assert row["se"] == pytest.approx(100 * math.hypot(*(proportion_error(each, 10_000) for each in (0.9, 0.96))))
+    assert not set(table["metric"]) & {"presence-change", "presence-gain"}, "two seeds do not decide"
 
 
-def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Project) -> None:
+def test_changes_of_seeds_cancel(tmp_path: Path, project: Project) -> None:
+    """Differences of -2, 1 and -5 are a change of 2 on average, and not of 8 / 3; a gain keeps its sign."""
+    results = make(tmp_path, project, seeds=(0, 1, 2))
+    for variant in ("capsules-double-c", "capsules-half"):
+        for seed, lost in enumerate((2, -1, 5)):
+            before = results.head("capsules", "presence", "mnist")[seed]
+            result = before | {"accuracy": before["accuracy"] - lost / 100}
+            made_results.add_head(results.run(variant, seed), "presence", "mnist", result)
+    found = {(row[0], row[2], row[1]): row[3] for row in metrics._changes(results)}
+    assert [found["capsules-double-c", "presence-change", seed] for seed in range(3)] == pytest.approx([2, -1, 5])
+    assert [found["capsules-half", "presence-gain", seed] for seed in range(3)] == pytest.approx([-2, 1, -5])
+
+
+def test_every_claim_finds_what_it_measures(thrice: pd.DataFrame, project: Project) -> None:
     check_variants(CLAIMS, project.papers)
-    verdicts = made_results.verdicts("probabilistic", table)
+    verdicts = made_results.verdicts("probabilistic", thrice)
+    assert "not run at this scale" not in verdicts.values()
     printed = {claim.id for claim in CLAIMS if isinstance(claim, Number) and "/table-1/" in claim.id}
     assert {verdicts[name] for name in printed} == {"reproduced"}
     for name in (
@@ -644,6 +826,9 @@ def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Projec
         "figure-3/encoder-fails",
         "figure-4/drop-t0-steps",
         "figure-4/t0-no-better-than-vae",
+        "figure-4/scae-no-better-than-vae",
+        "figure-5/small-same",
+        "figure-7/small-same",
         "appendix-b/c-matters",
         "appendix-b/off-hardly-matters",
         "section-4/more-capsules",
@@ -651,8 +836,8 @@ def test_every_claim_finds_what_it_measures(table: pd.DataFrame, project: Projec
         assert verdicts[f"probabilistic/{name}"] == "reproduced", name
     for name in ("generative-parameters", "vae-parameters"):
         assert verdicts[f"probabilistic/section-4/{name}"] == "check passed"
-    # Both seeds have the same values here, so the spread is unknown.
-    assert verdicts["probabilistic/figure-7/small-before-large"] == "direction holds"
+    assert verdicts["probabilistic/figure-5/large-other"] == "not reproduced"
+    assert verdicts["probabilistic/section-2-4/free-form-slow"] == "not reproduced"
     assert verdicts["probabilistic/appendix-b/sigma-matters"] == "not reproduced"
     assert verdicts["probabilistic/figure-7/large-other"] == "not reproduced"
     assert verdicts["probabilistic/section-2-4/free-form-gain"] == "not reproduced"
@@ -685,6 +870,7 @@ def test_figure_3_sets_both_inferences_below_the_digit(results: Results) -> None
     assert [label.get_text() for label in pictures.get_yticklabels()] == ["digit", "amortised", "free-form"]
     assert [label.get_text() for label in pictures.get_xticklabels()][:2] == ["0°", "30°"]
     assert len(bounds.lines) == 8
+    assert bounds.get_xlim()[1] == 40, "all steps of this probe, which are fewer than 100"
     assert bounds.lines[-1].get_label() == "mean over 40 test digits"
     np.testing.assert_allclose(np.asarray(bounds.lines[-1].get_ydata()), run.probe("free-form")["bound_along"].mean(1))
     turned = data[data["image"] == "2 turned by 60 degrees"]
@@ -780,12 +966,18 @@ def test_figure_6_shows_templates_as_they_are_seen(results: Results) -> None:
     np.testing.assert_allclose(canvas[:12, 28:40], expected, rtol=1e-6)
     np.testing.assert_allclose(canvas[14:26, :12, 0], 0.8)
     assert data["mean_alpha"][4] == pytest.approx(shapes()[4].mean())
+    labels = [label.get_text() for label in drawing.axes[0].get_xticklabels()]
+    assert labels == ["0", "1", "2", "3\ndead", "4"]
+    assert data["live"].tolist() == [True, True, True, False, True]
     plt.close(drawing)
 
 
 def test_figure_7_sets_large_turns_below_small_ones(results: Results) -> None:
     drawing, data = figures.figure_7(results)
-    axis, probe = drawing.axes[0], run_of(results, "capsules", 0).probe("rotations")
+    axis, probe = drawing.axes[0], run_of(results, "capsules-rotated-45", 0).probe("rotations")
+    assert [each.get_title() for each in drawing.axes] == [
+        f"Capsules (rotated by up to {degrees}°)" for degrees in (45, 180)
+    ]
     canvas = made_results.canvas(axis)
     assert canvas.shape == (2 * 30 - 2, 12 * 30 - 2, 3)
     images = [list(probe["labels"]).index(label) for label in range(4)]
@@ -795,7 +987,7 @@ def test_figure_7_sets_large_turns_below_small_ones(results: Results) -> None:
         np.testing.assert_allclose(canvas[30 * row : 30 * row + 28, 150:178], expected, atol=BYTE)
     assert [label.get_text() for label in axis.get_xticklabels()][:3] == ["−30°\n90°", "0°\n180°", "30°\n−90°"]
     agreement = same_template(probe["owner"], ANGLES, probe["images"][0, :, 0] > 0.5).shares
-    for _, row in data[data["variant"] == "capsules"].iterrows():
+    for _, row in data[data["variant"] == "capsules-rotated-45"].iterrows():
         place = list(ANGLES).index(row["degrees"])
         assert row["same_template"] == pytest.approx(agreement[place, row["image"]])
         assert row["label"] == probe["labels"][row["image"]]
@@ -819,13 +1011,12 @@ def test_figure_8_shows_agreement_by_turn_and_the_nearest_templates(results: Res
     nearest, least = fits.nearest()
     rows = data[(data["variant"] == "capsules") & (data["quantity"] == "distance of the nearest")]
     order = rows["template"].astype(int).tolist()
-    np.testing.assert_allclose(rows["value"], np.sort(least))
+    np.testing.assert_allclose(rows["value"], np.sort(least[[0, 1, 2, 4]]))
     np.testing.assert_allclose(canvas[:12, :12, 0], 0.8 * shapes()[order[0], 0], rtol=1e-5)
-    np.testing.assert_allclose(canvas[14:26, :12, 0], 0.8 * shapes()[nearest[order[0]], 0], rtol=1e-5)
-    np.testing.assert_allclose(canvas[28:, :12, 0], fits.mapped[order[0], nearest[order[0]], 0].clip(0, 1), atol=BYTE)
-    assert sorted(order) == list(range(5))
+    np.testing.assert_allclose(canvas[14:, :12, 0], fits.mapped[order[0], nearest[order[0]], 0].clip(0, 1), atol=BYTE)
+    assert sorted(order) == [0, 1, 2, 4], "the live ones"
     assert list(rows["nearest"]) == nearest[order].tolist()
-    assert len(data) == 2 * (2 * 12 + 5)
+    assert len(data) == 2 * (2 * 12 + 4)
     plt.close(drawing)
 
 
@@ -852,7 +1043,8 @@ def test_figure_9_shows_all_samples(results: Results) -> None:
 
 def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
     """The arrays and weights that the families really give have the names and shapes that are read here."""
-    drawn = ("capsules", "capsules-even", "capsules-gaussian", "capsules-gaussian-first", "capsules-rotated-180")
+    gaussian = ("capsules-gaussian", "capsules-gaussian-first")
+    drawn = ("capsules", "capsules-even", *gaussian, "capsules-rotated-45", "capsules-rotated-180")
     narrow = {name: {"model": {"free_steps": 3}} for name in drawn}
     results = make(tmp_path, config(variants=narrow), (0,))
     ink = torch.from_numpy(digits()).float()[:, None]
@@ -877,7 +1069,9 @@ def test_real_probes_and_latents_can_be_drawn(tmp_path: Path) -> None:
     assert table["value"].map(math.isfinite).all()
     assert 5_000 < values(table, "capsules", "generative-parameters")[0] < 30_000
     assert values(table, "vae-small", "decoder-parameters") == [10 * 128 + 128 + 128 * 784 + 784]
-    assert set(tables.table_2(results)["finding"]) == set(tables.FINDINGS.values())
+    missing = {"presence-change", "presence-gain"}  # they need three seeds
+    shown = {label for metric, label in tables.FINDINGS.items() if metric not in missing}
+    assert set(tables.table_2(results)["finding"]) == shown
 
 
 def as_arrays(tensors: dict[str, torch.Tensor], labels: torch.Tensor) -> dict[str, Array]:

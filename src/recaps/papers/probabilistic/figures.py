@@ -29,6 +29,9 @@ FEATURES = {"presence": "presences", "presence-pose": "presences and poses", "li
 #: Small and large rotations in figure 7, in degrees.
 TURNS = {"small": (330, 0, 30), "large": (90, 180, 270)}
 
+#: Steps of free-form inference that figure 3 shows: the bound hardly rises later.
+SHOWN_STEPS = 100
+
 #: Samples in a row of figure 9.
 PER_ROW = 20
 
@@ -62,7 +65,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     label = f"mean over {int(average['n']):,} test digits"
     right.plot(average["steps"], average["bound"], color="black", linestyle="--", marker="", label=label)
     frames.append(pd.DataFrame({"step": average["steps"], "bound": average["bound"]}).assign(image=label))
-    right.set(xlabel="step of the optimisation", ylabel="bound, nats")
+    right.set(xlabel="step of the optimisation", ylabel="bound, nats", xlim=(0, min(SHOWN_STEPS, probe["steps"][-1])))
     right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=6.5, ncols=3)
     columns = ["image", "step", "bound", "squared_error_amortised", "squared_error_free_form"]
     return drawing, pd.concat(frames)[columns]
@@ -108,16 +111,17 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """The templates, in their colours in figures 5 and 7, and their alpha channels."""
+    """The templates, in their colours in figures 5 and 7, and their alpha channels. It names the dead ones."""
     probe = results.arrays(MODEL, "templates")
     shown, n = probe["templates"] * probe["alphas"], len(probe["templates"])
     drawing, axis = plt.subplots(figsize=(9.2, 9.2 * 3 / n + 0.5))
     owners = np.broadcast_to(np.arange(n)[:, None, None], (n, *shown.shape[2:]))
     pictures = {"seen": coloured(shown[:, 0], owners), "template": probe["templates"][:, 0]}
     _draw_rows(axis, [*pictures.items(), ("alpha", probe["alphas"][:, 0])])
-    tick_columns(axis, [str(place) for place in range(n)], shown.shape[-1])
+    labels = [f"{place}" if alive else f"{place}\ndead" for place, alive in enumerate(probe["live"])]
+    tick_columns(axis, labels, shown.shape[-1])
     means = {"mean_template": probe["templates"].mean((1, 2, 3)), "mean_alpha": probe["alphas"].mean((1, 2, 3))}
-    return drawing, pd.DataFrame({"template": range(n)} | means).assign(variant=MODEL)
+    return drawing, pd.DataFrame({"template": range(n), "live": probe["live"]} | means).assign(variant=MODEL)
 
 
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -172,7 +176,7 @@ def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
     panels = below.subplots(len(variants), 1, squeeze=False)
     for axis, variant in zip(panels.flat, variants, strict=True):
         frames.append(_draw_nearest(axis, results, variant).assign(variant=variant, quantity="distance of the nearest"))
-        axis.set_title(f"{results.paper.variants[variant].title}: templates and their nearest templates")
+        axis.set_title(f"{results.paper.variants[variant].title}: live templates and their nearest templates")
     return drawing, pd.concat(frames)[["variant", "quantity", "degrees", "template", "nearest", "value"]]
 
 
@@ -231,13 +235,13 @@ def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:
 
 
 def _draw_nearest(axis: Axes, results: Results, variant: str) -> pd.DataFrame:
-    """Draw templates in the order of their distances, each above its nearest template, as it is and as mapped."""
+    """Draw live templates in the order of their distances, each above its nearest template as mapped."""
     probe = results.arrays(variant, "templates")
     shown = (probe["templates"] * probe["alphas"])[:, 0]
     nearest, distances = probe["nearest"], probe["distances"]
     order = np.argsort(distances, kind="stable")
-    rows = [("template", shown[order]), ("nearest", shown[nearest[order]]), ("mapped", probe["mapped"][order])]
-    _draw_rows(axis, rows)
+    order = order[probe["live"][order]]
+    _draw_rows(axis, [("template", shown[order]), ("nearest", probe["mapped"][order])])
     labels = [f"{each}, {nearest[each]}\n{distances[each]:.2f}" for each in order]
     tick_columns(axis, labels, shown.shape[-1])
     return pd.DataFrame({"template": order, "nearest": nearest[order], "value": distances[order]})

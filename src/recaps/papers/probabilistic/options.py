@@ -31,9 +31,10 @@ class GenerativeOptions(ModelOptions):
     temperature: float = Field(1.0, gt=0)
     """Temperature of the concrete distributions of presences."""
     poses: Literal["delta", "gaussian"] = "delta"
-    """Posterior of poses: a point, or a Gaussian. The Gaussian has a learned standard deviation for each number of the
-    pose of each capsule, shared by all images. The paper calls training with Gaussians from the start extremely
-    difficult, and finds a tighter bound if training begins with points."""
+    """Posterior of poses: a point, or a Gaussian. Reading: the Gaussian has a learned standard deviation for each
+    number of the pose of each capsule, shared by all images; by appendix B it may depend on the image. The paper calls
+    training with Gaussians from the start extremely difficult, and finds a tighter bound if training begins with
+    points."""
     extent: float | None = Field(None, gt=0)
     """Reading. Half the canvas in the unit of poses. null: the unit is half a template, so that the identity draws a
     template at its own size. 1: the unit is half the canvas."""
@@ -107,7 +108,8 @@ class GenerativeOptions(ModelOptions):
     warmup_steps: int = Field(50, ge=1)
     """Reading. Steps in which all learning rates rise linearly from zero."""
     free_steps: int = Field(500, ge=1)
-    """Steps of gradient ascent in free-form inference."""
+    """Steps of Adam in free-form inference. The paper has "basic gradient descent", with hundreds or thousands of
+    steps."""
     free_rate: float = Field(0.02, gt=0)
     """Reading. First learning rate of Adam in free-form inference. It falls linearly to zero."""
     free_pairs: int = Field(1, ge=1)

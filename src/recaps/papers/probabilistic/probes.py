@@ -47,17 +47,35 @@ def rotations(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
     Returns:
         `angles` [12] in degrees, counter-clockwise; the rotated `images` and their reconstructions from parts, `chain`,
         both [12, B, C, H, W]; `owner` int64 [12, B, H, W], the template with the largest visible share at each pixel,
-        -1 where almost nothing is drawn.
+        -1 where almost nothing is drawn; of the objects `presence` [12, B, n0], log odds, and `pose` [12, B, n0, 6].
     """
     angles = torch.arange(0, 360, TURN, device=images.device)
     turned = _turned(images, angles)
-    pictures = [model.picture(model.part_encoder(each)) for each in turned]
+    found = [model.infer(each) for each in turned]
+    pictures = [model.picture(each.part_belief) for each in found]
     return {
         "angles": angles,
         "images": turned,
         "chain": torch.stack([picture.mean for picture in pictures]),
         "owner": torch.stack([_owner(picture.shares) for picture in pictures]),
+        "presence": torch.stack([each.object_belief.logits for each in found]),
+        "pose": torch.stack([each.object_belief.poses.flatten(2) for each in found]),
     }
+
+
+def selections(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Presences of the objects, at median presences and mean poses of q.
+
+    Returns:
+        `presence` [B, n0], log odds; `posterior_presence` [B, n0], the logarithm of the number of parts that are
+        expected to select the object (appendix D and footnote 4).
+    """
+    found = model.infer(images)
+    with float32(images):
+        expected = model.generative.selections(found.objects, found.parts)[:, 1:].sum(2)
+    # A number below the smallest normal float counts as this float.
+    smallest = torch.finfo(expected.dtype).tiny
+    return {"presence": found.object_belief.logits, "posterior_presence": expected.clamp_min(smallest).log()}
 
 
 def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -77,8 +95,9 @@ def free_form(
     presences_only: bool = False,
     purpose: str = "free-form",
 ) -> dict[str, Tensor]:
-    """Free-form inference: gradient ascent of the bound in the parameters of q of each image (section 2.4).
+    """Free-form inference: ascent of the bound in the parameters of q of each image (section 2.4), by Adam.
 
+    The paper says "basic gradient descent". Adam moves a variable on which the bound hardly depends as fast as others.
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
     `free_form_trials.py` uses the last two arguments.

@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from scipy.special import expit, xlogy
 
+from recaps.config.heads import Part
+from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
+from recaps.models.model import learning_rate
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.metrics import first_of_each
@@ -34,13 +38,27 @@ TWO, CLASSES = 2, 4
 #: Learned numbers that are counted: metric, and the beginning of the names of the parameters, by variant.
 SIZES = {"capsules": ("generative-parameters", "generative."), "vae-small": ("decoder-parameters", "decoder.")}
 
+#: A template is live if it draws at least this share of what it would draw if all drew the same.
+LIVE = 0.25
+
+#: SCAE counts as trained from this number of steps on, a third of those in its released script.
+SETTLED = 100_000
+
+#: Gaussian poses begin at the full learning rate if at least this fraction of it is left.
+FULL_RATE = 0.9
+
 #: Numbers that are measured on a probe, and the arrays that are kept of it.
-Part = tuple[list[MetricRow], dict[str, Array]]
+Measured = tuple[list[MetricRow], dict[str, Array]]
 
 
 def record(run: Run) -> Record:
     """Return the accuracies of all heads, the values of table 2 but for those of several runs, and a part per probe."""
     rows, arrays = run.accuracies(), {}
+    family = getattr(run.settings.model, "family", None)
+    if family == "scae" and settled(run.settings):
+        rows += [(*row[:2], f"settled-{row[2]}", *row[3:]) for row in rows]
+    if family == "generative" and run.settings.heads.get("presence"):
+        rows += _presences(run, run.settings.heads["presence"][0])
     for name, measure in PARTS.items():
         if name in run.settings.probes:
             measured, arrays[name] = measure(run, run.probe(name))
@@ -48,14 +66,99 @@ def record(run: Run) -> Record:
     if getattr(run.settings.model, "poses", None) == "gaussian" and "mnist/test" in run.settings.latents:
         # The bound of the amortised posterior, with one draw for each image.
         bounds = run.latents("mnist/test", "bound")["bound"]
-        rows.append(run.mean("bound-mnist", bounds, "nats", run.resolve("mnist/test")))
+        metrics = ["bound-mnist", *(["bound-from-full-rate"] if _at_full_rate(run.settings) else [])]
+        rows += [run.mean(metric, bounds, "nats", run.resolve("mnist/test")) for metric in metrics]
     if run.variant in SIZES:
         rows.append(_size(run, *SIZES[run.variant]))
     return Record(rows, arrays)
 
 
-def _rotations(run: Run, probe: Mapping[str, Array]) -> Part:
-    """Share of the ink that the same template draws after a rotation, as means over rotations and images.
+def settled(settings: Variant) -> bool:
+    """Whether a variant is trained for long enough to be compared. Only the training of SCAE is known."""
+    return getattr(settings.model, "family", None) != "scae" or settings.training.steps >= SETTLED
+
+
+def information(log_odds: Array) -> Array:
+    """Mutual information of the relaxed presence of each object and the image, in nats: log odds [N, n] to [n].
+
+    It is the mean divergence of the posteriors of N images from a prior, minus the divergence of their mixture from it,
+    whatever the prior and the temperature are: the entropy of the mixture minus that of a single posterior, 2 nats if
+    the temperature is 1. Objects share information, so all presences together have at most the sum.
+    """
+    step, beyond = 0.1, 40
+    places = np.arange(log_odds.min() - beyond, log_odds.max() + beyond, step)
+    parts = np.array_split(log_odds, 20)
+    densities = [[_logistic(places - part[:, i : i + 1]).sum(0) for part in parts] for i in range(log_odds.shape[1])]
+    mixtures = np.sum(densities, 1) / len(log_odds)
+    return -step * xlogy(mixtures, mixtures).sum(1) - 2
+
+
+def divergence(log_odds: Array, prior: float) -> Array:
+    """Divergence of the posterior of a relaxed presence from its prior, in nats, by the log odds of both."""
+    gap = np.abs(np.asarray(log_odds, float) - prior)
+    far = np.maximum(gap, 1e-3)
+    return np.where(gap < 1e-3, gap**2 / 6, far / np.tanh(far / 2) - 2)
+
+
+def equivariance(angles: Array, presences: Array, poses: Array) -> Array:
+    """How far the poses of objects turn with the image: 1 if they do, 0 if they stay as they are, [A, N].
+
+    It is 1 - e / c. Both are sums over the objects, weighted by their presences in the unturned image: c of the squared
+    change that the rotation of the image would cause, e of the squared distance of the poses from it.
+
+    Args:
+        angles: [A] in degrees, counter-clockwise, beginning with 0. There it is NaN, as nothing should change.
+        presences: log odds [A, N, n0].
+        poses: offsets from the identity [A, N, n0, 6].
+    """
+    whole = poses.reshape(*poses.shape[:3], 2, 3) + np.eye(2, 3)
+    turn = np.radians(angles)
+    # x points right and y down.
+    rows = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    expected = np.einsum("xya,noyz->anoxz", rows, whole[0])
+    weights = expit(presences[0].astype(float))
+    wrong, change = (
+        (weights * np.square(each).sum((-2, -1))).sum(-1) for each in (whole - expected, expected - whole[:1])
+    )
+    return np.where(turn[:, None] == 0, np.nan, 1 - wrong / np.where(turn[:, None] == 0, 1, change))
+
+
+def _at_full_rate(settings: Variant) -> bool:
+    """Whether Gaussian poses begin at the full learning rate."""
+    training, begin = settings.training, getattr(settings.model, "deltas_first", 0.0) * settings.training.steps
+    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * learning_rate(training, 0)
+
+
+def _presences(run: Run, protocol: str) -> list[MetricRow]:
+    """What the presences of objects say about the image under a protocol.
+
+    The accuracy of the head `presence` on one relaxed draw of the presences; their mean divergence from the prior; and
+    their mutual information with the image. Divergence and information are sums over the objects, in nats.
+    """
+    head, rules, options = run.paper.heads["presence"], run.paper.protocols[protocol], run.settings.model
+    assert rules.fit is not None  # the head is fitted
+    drawn = np.random.default_rng(run.seed)
+    temperature, p = (getattr(options, name) for name in ("temperature", "object_probability"))
+    values, labels = [], []
+    for part in (rules.fit, rules.test):
+        known = _images(run, part, "presence", "labels")
+        noise = drawn.logistic(size=known["presence"].shape)
+        values.append(expit((known["presence"] + noise) / temperature))
+        labels.append(known["labels"])
+    right = classifier(head).fit(values[0], labels[0]).predict(values[1]) == labels[1]
+    on = run.resolve(rules.test.set)
+    costs = divergence(known["presence"], math.log(p / (1 - p))).sum(1)
+    return [
+        run.number(f"presence-draw-{protocol}", 100 * right.mean(), "percent", on, n=len(right)),
+        run.mean("presence-divergence", costs, "nats", on),
+        run.number("presence-information", information(known["presence"]).sum(), "nats", on, n=len(right)),
+    ]
+
+
+def _rotations(run: Run, probe: Mapping[str, Array]) -> Measured:
+    """Share of the ink that the same template draws after a rotation, and how far poses of objects turn with the image.
+
+    Both are means over rotations and images.
 
     Arrays, of A `angles` [A]: `mean_share` and `mean_by_chance` [A], over all images. Of the M images that figures 5
     and 7 show: `image` [M], their places in the test set; `labels` [M]; `shares` [A, M]; `chain` and `owner`
@@ -63,16 +166,19 @@ def _rotations(run: Run, probe: Mapping[str, Array]) -> Part:
     """
     angles, labels = probe["angles"], probe["labels"]
     shares, by_chance = same_template(probe["owner"], angles, probe["images"][0, :, 0] > INK)
-    turns = np.abs(signed(angles))
+    turns, turning = np.abs(signed(angles)), equivariance(angles, probe["presence"], probe["pose"])
+    small, large = (turns > 0) & (turns <= SMALL), turns >= LARGE
     chosen = {
-        "same-template-small": shares[(turns > 0) & (turns <= SMALL)],
-        "same-template-large": shares[turns >= LARGE],
-        "same-template-by-chance": by_chance[turns >= LARGE],
+        "same-template-small": (shares[small], "fraction"),
+        "same-template-large": (shares[large], "fraction"),
+        "same-template-by-chance": (by_chance[large], "fraction"),
+        "equivariance-small": (turning[small], "ratio"),
+        "equivariance-large": (turning[large], "ratio"),
     }
-    means = {metric: _mean(values.T) for metric, values in chosen.items()}
+    means = {metric: (_mean(values.T), unit) for metric, (values, unit) in chosen.items()}
     rows = [
-        run.mean(metric, values[np.isfinite(values)], "fraction", run.test_set)
-        for metric, values in means.items()
+        run.mean(metric, values[np.isfinite(values)], unit, run.test_set)
+        for metric, (values, unit) in means.items()
         if np.isfinite(values).any()
     ]
     two = (labels == TWO).argmax()  # the first image if there is no 2
@@ -92,50 +198,59 @@ def _rotations(run: Run, probe: Mapping[str, Array]) -> Part:
     }
 
 
-def _templates(run: Run, probe: Mapping[str, Array]) -> Part:
-    """Distances of the templates from their nearest templates.
+def _templates(run: Run, probe: Mapping[str, Array]) -> Measured:
+    """Distances of the templates from their nearest templates: of all, and of those that are live in test images.
 
-    Arrays, of n templates: `templates` [n, C, h, w] and `alphas` [n, 1, h, w]; `nearest` [n], the index of the nearest
-    template; `distances` [n] to it; and `mapped` [n, h, w], the nearest template mapped to each template.
+    Arrays, of n templates: `templates` [n, C, h, w] and `alphas` [n, 1, h, w]; `live` [n]; `nearest` [n], the index of
+    the nearest template; `distances` [n] to it; and `mapped` [n, h, w], the nearest template mapped to each template.
     """
-    fits = affine_fits(probe["templates"] * probe["alphas"])
+    shown, ink = probe["templates"] * probe["alphas"], run.latents(run.settings.test, "ink")["ink"].sum(0)
+    fits, live = affine_fits(shown), ink >= LIVE * ink.mean()
     nearest, distances = fits.nearest()
     n = len(nearest)
+    among_live = affine_fits(shown[live]).nearest()[1] if live.sum() > 1 else np.ones(live.sum())
     rows = [
         run.number("near-copies", float((distances < NEARLY).mean()), "fraction", n=n),
         run.mean("nearest-template", distances, "ratio", ""),
+        run.number("live-templates", live.sum(), "count", n=n),
+        run.number("live-near-copies", float((among_live < NEARLY).mean()), "fraction", n=len(among_live)),
     ]
     mapped = pictures(fits.mapped[np.arange(n), nearest, 0])
     learned = {name: probe[name] for name in ("templates", "alphas")}
-    return rows, {**learned, "nearest": nearest, "distances": distances, "mapped": mapped}
+    return rows, {**learned, "live": live, "nearest": nearest, "distances": distances, "mapped": mapped}
 
 
-def _samples(_: Run, probe: Mapping[str, Array]) -> Part:
+def _samples(_: Run, probe: Mapping[str, Array]) -> Measured:
     """No numbers. Arrays: `samples` [n, H, W], and their mean `brightness` [n]."""
     samples = probe["samples"][:, 0]
     return [], {"samples": pictures(samples), "brightness": samples.mean((1, 2))}
 
 
-def _free_form(run: Run, probe: Mapping[str, Array]) -> Part:
-    """The effect of free-form inference on the bound and on the accuracy of classifiers of presences.
+def _free_form(run: Run, probe: Mapping[str, Array]) -> Measured:
+    """The effect of free-form inference on the bound and on the accuracy of classifiers of presences, and its cost.
+
+    The cost is the number of steps after which half of the mean rise of the bound is reached.
 
     Arrays: the mean `bound` [K] in nats over the images at each of the `steps` [K], and `n`, the number of images.
     """
     right, on, n = _right(run, probe), run.test_set, len(probe["labels"])
     before, after = probe["bound_along"][0], probe["bound_along"][-1]
     gain = 100 * (right["free-form"].astype(float) - right["amortised"])
+    along = probe["bound_along"].mean(1)
+    half = np.interp((along[0] + along[-1]) / 2, np.maximum.accumulate(along), probe["steps"])
     rows = [
         *(run.number(f"{name}-accuracy", 100 * each.mean(), "percent", on, n=n) for name, each in right.items()),
-        run.number("free-form-refitted", _refitted(run, probe), "percent", on, n=n),
+        run.number("free-form-refitted", _crossed(run, probe, "presence_free"), "percent", on, n=n),
         run.mean("free-form-gain", gain, "percent", on),
         run.mean("bound-amortised", before, "nats", on),
         run.mean("bound-free-form", after, "nats", on),
         run.number("bound-raised", (after > before).mean(), "fraction", on, n=n),
+        run.number("free-form-half-way", half, "count", on, n=n),
     ]
-    return rows, {"steps": probe["steps"], "bound": probe["bound_along"].mean(1), "n": np.array(n)}
+    return rows, {"steps": probe["steps"], "bound": along, "n": np.array(n)}
 
 
-def _free_form_rotations(run: Run, probe: Mapping[str, Array]) -> Part:
+def _free_form_rotations(run: Run, probe: Mapping[str, Array]) -> Measured:
     """Errors of amortised and free-form reconstructions of a rotated 2, and of amortised ones of rotated digits.
 
     Arrays, of A `angles` [A]: `images`, `chain` and `chain_free` [A, H, W]; the squared errors `error` and `error_free`
@@ -154,11 +269,21 @@ def _free_form_rotations(run: Run, probe: Mapping[str, Array]) -> Part:
     return rows, kept
 
 
+def _selections(run: Run, probe: Mapping[str, Array]) -> Measured:
+    """Accuracies of classifiers of posterior presences (appendix D) and of presences of the same images. No arrays."""
+    n, on = len(probe["labels"]), run.test_set
+    kinds = {"posterior-presence": "posterior_presence", "same-images-presence": "presence"}
+    return [
+        run.number(f"{kind}-crossed", _crossed(run, probe, name), "percent", on, n=n) for kind, name in kinds.items()
+    ], {}
+
+
 #: What is measured on each probe.
-PARTS: dict[str, Callable[[Run, Mapping[str, Array]], Part]] = {
+PARTS: dict[str, Callable[[Run, Mapping[str, Array]], Measured]] = {
     "rotations": _rotations,
     "templates": _templates,
     "samples": _samples,
+    "selections": _selections,
     "free-form": _free_form,
     "free-form-rotations": _free_form_rotations,
 }
@@ -168,20 +293,23 @@ def _right(run: Run, probe: Mapping[str, Array]) -> dict[str, Array]:
     """Whether a classifier of amortised presences is right on amortised and on free-form presences, bool [N] each."""
     head, part = run.paper.heads["presence"], run.paper.protocols["mnist"].fit
     assert part is not None  # the head is fitted
-    known = run.latents(part.set, *head.features, "labels")
-    rows = slice(part.start, None if part.count is None else part.start + part.count)
-    fitted = classifier(head).fit(features(known, head)[rows], known["labels"][rows])
+    known = _images(run, part, *head.features, "labels")
+    fitted = classifier(head).fit(features(known, head), known["labels"])
     answers = {"amortised": probe, "free-form": {name: probe[f"{name}_free"] for name in head.features}}
     return {name: fitted.predict(features(each, head)) == probe["labels"] for name, each in answers.items()}
 
 
-def _refitted(run: Run, probe: Mapping[str, Array]) -> float:
-    """Accuracy in percent of a classifier of free-form presences, by cross-validation in five parts."""
+def _images(run: Run, part: Part, *names: str) -> dict[str, Array]:
+    """Arrays of the latents of the images of a part."""
+    rows = slice(part.start, None if part.count is None else part.start + part.count)
+    return {name: values[rows] for name, values in run.latents(part.set, *names).items()}
+
+
+def _crossed(run: Run, probe: Mapping[str, Array], name: str) -> float:
+    """Accuracy in percent of the head of presences on an array of a probe, by cross-validation in five parts."""
     from sklearn.model_selection import KFold, cross_val_predict
 
-    head = run.paper.heads["presence"]
-    free = features({name: probe[f"{name}_free"] for name in head.features}, head)
-    predicted = cross_val_predict(classifier(head), free, probe["labels"], cv=KFold(5))
+    predicted = cross_val_predict(classifier(run.paper.heads["presence"]), probe[name], probe["labels"], cv=KFold(5))
     return 100 * float((predicted == probe["labels"]).mean())
 
 
@@ -206,3 +334,8 @@ def _mean(values: Array) -> Array:
     known = np.isfinite(values)
     count = known.sum(-1)
     return np.where(count > 0, np.where(known, values, 0).sum(-1) / np.maximum(count, 1), np.nan)
+
+
+def _logistic(values: Array) -> Array:
+    """Density of the standard logistic distribution."""
+    return np.square(0.5 / np.cosh(values / 2))
