@@ -55,7 +55,7 @@ OF_RUN = (*RECORD_FILES, "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 #: Added to the caption of a figure that is kept.
-KEPT = "This is an earlier picture and may lack the newest runs: it cannot be drawn again until its runs are made anew."
+KEPT = "Drawn earlier; it needs new runs to be drawn again."
 
 
 def publish(
