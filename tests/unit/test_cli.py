@@ -252,6 +252,9 @@ def test_it_trains_where_the_workflow_does(tmp_path: Path, monkeypatch: pytest.M
     plan = Plan(project)
     names = Names(paper="sparse", variant="supcaps-28", seed=0)
     (job,) = [job for job in plan.jobs if job.stage == "train_variant" and names.items() <= job.names.items()]
+    (record,) = [Path(file) for file in job.inputs if Path(file).name == "record.json"]
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
     stages.make("train_variant", as_snakemake(plan, job))
     assert called["checkpoints"] == Path(plan.checkpoints(names))
     assert called["lease"].file == called["checkpoints"] / "lease.json"

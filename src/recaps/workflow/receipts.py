@@ -128,7 +128,7 @@ def known(folder: Path, inputs: Iterable[Path]) -> dict[str, str | None]:
     """
     found = Receipts(folder).data(inputs)
     if lacks := [name for name, digest in found.items() if digest is None]:
-        raise TryAgain(f"{folder / lacks[0]}: nothing says what made it, perhaps as it is being made; run again")
+        raise TryAgain(f"{lacks[0]}: nothing says what made it, perhaps as it is being made; run again")
     return found
 
 
