@@ -279,6 +279,7 @@ def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
             assert "recaps.models.model; the same bits with commits" in done.output
             assert "proofs" in json.loads((again.folder / RUN / "record.json").read_text())
             assert not any(f"training of {NAME}" in line for line in made_lines(run(again)))
+            assert again.python("recaps", "clean", "--scale", "smoke").output.startswith("no checkpoints to remove")
         with again.edited(file, old, "decayed = training.learning_rate * 1.1 * training.lr_decay"):
             done = again.python("recaps", "accept", "--scale", "smoke")
             assert f"{NAME}: other numbers in steps" in done.output

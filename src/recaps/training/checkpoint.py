@@ -33,11 +33,18 @@ def folder_of(run: Path, identity: Identity) -> tuple[Path, str]:
     Checkpoints of an identity without `differences` are continued, so that an option that was added since loses none.
     """
     for file in sorted(run.glob(f"*/{IDENTITY}")):
-        if not differences(known := io.read_json(file), identity):
-            return file.parent, key(known)
+        if not differences(io.read_json(file), identity):
+            return file.parent, file.parent.name
     folder = run / key(identity)
     io.write_json(folder / IDENTITY, identity)
-    return folder, key(io.read_json(folder / IDENTITY))
+    return folder, folder.name
+
+
+def accept(run: Path, old: Identity, new: Identity) -> None:
+    """Let checkpoints below `run` that are of the identity `old` count as those of `new`."""
+    for file in run.glob(f"*/{IDENTITY}"):
+        if not differences(known := io.read_json(file), old):
+            io.write_json(file, {**known, **new})
 
 
 def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:

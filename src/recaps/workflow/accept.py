@@ -24,6 +24,7 @@ from recaps import provenance
 from recaps.errors import UserError
 from recaps.identity import differences
 from recaps.io import read_json, write_json
+from recaps.training import checkpoint
 from recaps.workflow.fingerprint import modules
 from recaps.workflow.identities import family, probes_of
 from recaps.workflow.jobs import Job
@@ -204,6 +205,8 @@ def _keep(state: State, job: Job, before: str, now: str, what: str, device: str)
         "device": device,
         "date": provenance.now()[:10],
     }
+    if job.stage == "train_variant":
+        checkpoint.accept(Path(state.plan.checkpoints(job.names)), receipt["identity"], {"modules": new})
     receipt["identity"] = receipt["identity"] | {"modules": new}
     receipt["proofs"] = [*receipt.get("proofs", ()), proof]
     written = [file for file in outputs if file.name == "record.json"]
