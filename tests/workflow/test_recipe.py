@@ -23,6 +23,7 @@ CLAIM = """
     where: Table 3
     statement: Plain routing classifies at least every other test image.
     measure: {variant: mnist-plain, metric: error}
+    unit: percent
     at_most: 50
     reason: For the test of the recipe.
 """
