@@ -14,7 +14,6 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
-from recaps.models.model import learning_rate
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.metrics import first_of_each
@@ -125,6 +124,8 @@ def equivariance(angles: Array, presences: Array, poses: Array) -> Array:
 
 def _at_full_rate(settings: Variant) -> bool:
     """Whether Gaussian poses begin at the full learning rate."""
+    from recaps.models.model import learning_rate
+
     training, begin = settings.training, getattr(settings.model, "deltas_first", 0.0) * settings.training.steps
     return learning_rate(training, math.ceil(begin)) >= FULL_RATE * learning_rate(training, 0)
 
