@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,12 @@ def read(file: Path) -> Receipt | None:
 class Receipts:
     """The receipts below a folder, as they were when it was made. Each file is looked up once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: Iterable[Path] | None = None) -> None:
+        """Read the receipts below `folder`; only those of some files, if these are given."""
         self.folder = folder
-        self.places = {file: found for file in sorted(_places(folder)) if (found := read(file)) is not None}
+        near = {each / FOLDER for file in only or () for each in file.parents[:2]}
+        files = _places(folder) if only is None else (file for each in near for file in each.glob("*.json"))
+        self.places = {file: found for file in sorted(files) if (found := read(file)) is not None}
         self._outputs = {
             _plain(file.parents[1] / name): about
             for file, found in self.places.items()
@@ -120,13 +123,13 @@ def changed(files: Iterable[Path]) -> list[Path]:
     return found
 
 
-def known(folder: Path, inputs: Iterable[Path]) -> dict[str, str | None]:
+def known(folder: Path, inputs: Collection[Path]) -> dict[str, str | None]:
     """Return the digests of a job's inputs. One without a digest would never be compared again.
 
     Raises:
         TryAgain: an input has no receipt, as while another process makes it.
     """
-    found = Receipts(folder).data(inputs)
+    found = Receipts(folder, inputs).data(inputs)
     if lacks := [name for name, digest in found.items() if digest is None]:
         raise TryAgain(f"{lacks[0]}: nothing says what made it, perhaps as it is being made; run again")
     return found
