@@ -24,7 +24,7 @@ def of_runs(plan: Plan, names: Sequence[str]) -> list[str]:
 
     Args:
         plan: the plan.
-        names: runs as `paper/variant`, `paper/variant/seed-0` or folders; none means the runs of the plan.
+        names: runs as `paper/variant`, `paper/variant/seed-0` or folders.
 
     Raises:
         UserError: there is no such run in the plan.
