@@ -84,6 +84,7 @@ localrules:
     tables,
     figures,
     papers,
+    studies,
     scorecard,
     report,
 
@@ -157,6 +158,14 @@ rule papers:
         done.format("all papers")
 
 
+rule studies:
+    """All studies: their runs and tables"""
+    input:
+        plan.studies(),
+    message:
+        done.format("all studies")
+
+
 rule scorecard:
     """Every claim: published, ours, verdict"""
     input:
@@ -173,7 +182,7 @@ rule report:
         done.format("the report")
 
 
-for name in plan.project.papers:
+for name in plan.project.every:
 
     rule:
         name:

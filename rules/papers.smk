@@ -22,8 +22,8 @@ rule collect_metrics:
         "../workflow/scripts/stage.py"
 
 
-# A rule for each paper, because the tables and figures of each have other names.
-for paper, settings in plan.project.papers.items():
+# A rule for each paper and study, because the tables and figures of each have other names.
+for paper, settings in plan.project.every.items():
     if settings.tables:
 
         rule:

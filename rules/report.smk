@@ -50,9 +50,9 @@ rule score_claims:
 rule build_report:
     input:
         scorecard=plan.scorecard(),
-        tables=plan.tables(),
-        figures=plan.figures(),
-        shown=[plan.files.shown(name) for name, paper in plan.project.papers.items() if paper.figures],
+        tables=plan.tables(*plan.project.reported),
+        figures=plan.figures(*plan.project.reported),
+        shown=plan.shown_runs(),
         metrics=plan.metrics(),
         heads=plan.heads(),
         timings=plan.timings(),

@@ -5,6 +5,7 @@ rule train_variant:
     input:
         dataset=plan.training_set,
         test=plan.evaluation_set,
+        start=plan.start_of,
         again=again("train_variant"),
     output:
         **trained,
@@ -23,6 +24,7 @@ rule train_variant:
     params:
         identity=plan.identity("train_variant"),
         settings=plan.training,
+        has_model_of=plan.has_model_of,
         # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
         checkpoints=plan.checkpoints,
     message:

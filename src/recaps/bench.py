@@ -24,7 +24,8 @@ import torch
 from recaps import provenance
 from recaps.arrays import Arrays
 from recaps.command import at_least_one, command
-from recaps.config.load import load, read_yaml
+from recaps.config.load import load
+from recaps.config.reading import read_yaml
 from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.datasets.catalogue import defaults, describe

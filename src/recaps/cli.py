@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from recaps.command import at_least_one, command
-from recaps.config.load import Project, load, read_yaml
+from recaps.config.load import Project, load
+from recaps.config.reading import read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.workflow import accept, jobs, new, stages, why
 from recaps.workflow.jobs import Job, Names
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     values |= {"papers": options.papers} if options.papers else {}
     values |= {"seeds": options.seeds} if options.seeds else {}
     values |= {"without": options.without} if options.without is not None else {}
+    values |= {"only": options.variants} if options.variants else {}
     project = load(values, options.config)
     if options.command == "list":
         return _print(_listing(project))
@@ -77,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         either.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
         either.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
         either.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
-    each["run"].add_argument("--variants", nargs="+", help="only these, e.g. supcaps or sparse/supcaps (default: all)")
+        either.add_argument("--variants", nargs="+", help="only these, as `only` in config.yaml, e.g. sparse/supcaps")
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
     each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
@@ -102,21 +104,13 @@ def _listing(project: Project) -> str:
             lines.append(f"  {variant:<16} {settings.title:<22} {settings.data:<16} {settings.training.steps} steps")
         if name in project.left_out:
             lines.append(f"  {project.left_out[name]}")
+    for name, study in project.studies.items():
+        lines.append(f"study {name}: {study.tables['table'].title}, {len(study.changes)} rows")
     return "\n".join(lines)
 
 
 def _run(plan: Plan, options: argparse.Namespace) -> int:
-    papers = plan.project.papers
-    full = [f"{paper}/{variant}" for paper in papers for variant in papers[paper].variants]
-    for name in options.variants or ():
-        known = full if "/" in name else [each.partition("/")[2] for each in full]
-        for paper, lost in plan.project.left_out.items():
-            variant = name.removeprefix(f"{paper}/")
-            if variant in lost.variants and name not in known:
-                raise UserError(f"--variants: {lost.reason(variant)}")
-        if name not in known:
-            raise UserError(f"--variants: no variant '{name}' in {', '.join(papers)}{nearest(name, known)}")
-    for run in plan.runs(variants=options.variants):
+    for run in plan.runs(plan.project.reported):
         files = [file for each in plan.of_run(*run).values() for file in each]
         try:
             for job in jobs.needed(plan.jobs, files):

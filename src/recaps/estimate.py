@@ -20,7 +20,8 @@ import torch
 from recaps import bench
 from recaps.command import command
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load, read_yaml
+from recaps.config.load import Project, load
+from recaps.config.reading import read_yaml
 from recaps.config.variant import Variant
 from recaps.config.workflow import Scale
 from recaps.datasets import catalogue

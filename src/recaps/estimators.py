@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from recaps.config.families import families
-from recaps.config.load import check
+from recaps.config.reading import check
 from recaps.config.training import Training
 from recaps.errors import UserError, nearest
 from recaps.models.model import Model

@@ -79,11 +79,14 @@ def campaign(trainings: Trainings, n: int, chance: random.Random) -> dict[str, C
         # One that strikes all runs at once, or as many as there are runs of those that strike one.
         chosen = [rarest[0]] if rarest[0].alone else [kind for kind in rarest if not kind.alone][: min(TOGETHER, left)]
         for kind, seed, struck, ended in trial(trainings, chosen, chance):
+            differing = [trainings.differing(wanted) for wanted in trainings.wanted] if ended else []
+            if struck and any(differing):
+                print(f"{kind.title}: {'; '.join(filter(None, differing))}\n{trainings.told()}", file=sys.stderr)
             if struck:
                 count = counts[kind.title]
                 count.injected += 1
                 count.recovered += ended
-                count.identical += ended and all(map(trainings.same, trainings.wanted))
+                count.identical += ended and not any(differing)
                 count.resumed += ended and trainings.interruptions(seed) > 0
         done = sum(count.injected for count in counts.values())
         print(f"{time.strftime('%H:%M:%S')} {done}/{n} {', '.join(kind.title for kind in chosen)}", flush=True)
@@ -93,6 +96,7 @@ def campaign(trainings: Trainings, n: int, chance: random.Random) -> dict[str, C
 def trial(trainings: Trainings, chosen: Sequence[Kind], chance: random.Random) -> list[tuple[Kind, int, bool, bool]]:
     """Run Snakemake once. Return for each kind the seed, whether the fault came in time, and whether all runs ended."""
     trainings.clear()
+    trainings.output.unlink(missing_ok=True)
     trainings.site(chosen[0].partition)
     points = {
         seed: (kind.fault, round(chance.uniform(0.05, 0.9) * trainings.steps)) for seed, kind in enumerate(chosen)

@@ -22,6 +22,8 @@ import psutil
 from clones import Clone, Done, copy
 from private_slurm import NODES, Slurm
 
+from recaps.workflow.layout import RUN_FILES
+
 PAPER, VARIANT = "probabilistic", "vae"
 
 #: What strikes a training, given its seed and a source of chance.
@@ -229,7 +231,16 @@ class Trainings:
 
     def same(self, seed: int) -> bool:
         """Return whether the run equals the undisturbed one."""
-        return (self.run(seed) / "record.json").exists() and self.digest(seed) == self.record[seed]
+        return not self.differing(seed)
+
+    def differing(self, seed: int) -> str:
+        """Return in what the run differs from the undisturbed one; empty if in nothing."""
+        missing = [file for file in RUN_FILES if not (self.run(seed) / file).exists()]
+        if missing:
+            return f"seed {seed}: no {', '.join(missing)}"
+        pairs = zip(("weights", "history"), self.digest(seed), self.record[seed], strict=True)
+        parts = [part for part, now, wanted in pairs if now != wanted]
+        return f"seed {seed}: other {' and '.join(parts)}" if parts else ""
 
     def interruptions(self, seed: int) -> int:
         """Return how often the run continued from a checkpoint."""

@@ -11,7 +11,7 @@ import reference
 import torch
 
 from recaps.arrays import Arrays
-from recaps.config.load import check
+from recaps.config.reading import check
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.training.batches import Batches, cropped, standardised, view, view_shape

@@ -78,7 +78,7 @@ def test_a_command_whose_output_is_closed_ends_well(monkeypatch: pytest.MonkeyPa
 def test_a_variant_that_is_left_out_is_told_in_one_line(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["run", "--config", str(CONFIG), "--papers", "discriminative", "--without", "cifar10"]
     assert main([*command, "--variants", variant]) == 1
-    message = "--variants: cifar-dr was left out: it needs cifar10 (config: without)"
+    message = "config: only: cifar-dr was left out: it needs cifar10 (config: without)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 
@@ -229,7 +229,7 @@ def test_an_option_before_the_command_is_told_in_one_line(
 @pytest.mark.parametrize(("wrong", "right"), [("sparscaps", "sparsecaps"), ("sparse/sparscaps", "sparse/sparsecaps")])
 def test_a_misspelt_variant_is_told_in_one_line(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(CONFIG), "--variants", wrong]) == 1
-    message = f"--variants: no variant '{wrong}' in {', '.join(papers.names())} (did you mean '{right}'?)"
+    message = f"config: only: there is no variant '{wrong}' (did you mean '{right}'?)"
     assert capsys.readouterr().err == f"recaps: {message}\n"
 
 

@@ -11,7 +11,8 @@ import yaml
 
 from recaps import papers
 from recaps.config import manual
-from recaps.config.load import Project, check, load, merge, merged, read_yaml
+from recaps.config.load import Project, load
+from recaps.config.reading import check, merge, merged, read_yaml
 from recaps.errors import UserError
 from recaps.models.options import SupCapsOptions
 

@@ -254,7 +254,7 @@ def test_unknown_root(package: Path, root: str) -> None:
 PLAN = Plan(load({"scale": "smoke"}, CONFIG))
 VARIANTS = {
     (paper, variant): settings
-    for paper, each in PLAN.project.papers.items()
+    for paper, each in PLAN.project.every.items()
     for variant, settings in each.variants.items()
 }
 
@@ -414,7 +414,7 @@ def test_edit_that_makes_the_trainings_new_that_use_it(
         ("papers/sparse/figures.py", "draw_figures", {"sparse"}),
         ("papers/sparse/tables.py", "draw_tables", {"sparse"}),
         ("papers/sparse/metrics.py", "collect_metrics", {"sparse"}),
-        ("papers/sparse/record.py", "record_run", {"sparse"}),
+        ("papers/sparse/record.py", "record_run", {"sparse", "sparse.svm"}),
         ("papers/sparse/probes.py", "read_model", {"sparse"}),
     ],
 )
@@ -426,7 +426,7 @@ def test_edit_that_makes_what_is_computed_from_runs_new(
     new = {name for name, modules in after.items() if modules != before(stage)[name]}
     assert {paper for paper, *_ in new} == papers
     if stage == "read_model":
-        assert new == {name for name in VARIANTS if name[0] == "sparse" and VARIANTS[name].probes}
+        assert new == {name for name in VARIANTS if name[0] == "sparse" and VARIANTS[name].probes}, "studies probe nothing"
 
 
 def test_this_package() -> None:

@@ -22,6 +22,8 @@ class ModelOptions(Section):
 
     module: ClassVar[str]
     """The module whose function `build(options, image_shape, classes)` makes the model."""
+    after_training: ClassVar[tuple[str, ...]] = ()
+    """The options that training does not depend on. Rows of a study that differ in them share a trained model."""
 
     @property
     def modules(self) -> list[str]:

@@ -14,7 +14,7 @@ from recaps.config.base import LatentsName, Section
 ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Return a single name as a list."""
     return (value,) if isinstance(value, str) else value
 
@@ -22,7 +22,7 @@ def _listed(value: Any) -> Any:
 OneOrMore = Annotated[
     tuple[ArrayName, ...],
     Field(min_length=1),
-    BeforeValidator(_listed, json_schema_input_type=ArrayName | tuple[ArrayName, ...]),
+    BeforeValidator(listed, json_schema_input_type=ArrayName | tuple[ArrayName, ...]),
 ]
 
 

@@ -1,33 +1,28 @@
-"""Load the configuration: read YAML files, merge them, validate the result, report a mistake in one line."""
+"""Load the configuration: the user's settings, the scale and the papers, merged and checked."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
+import fnmatch
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from recaps import papers as found
 from recaps.config.base import Section
 from recaps.config.families import ModelOptions
+from recaps.config.heads import listed
+from recaps.config.reading import check, merge, read_yaml
+from recaps.config.studies import Studied, held_out, studied, with_shared_models
 from recaps.config.variant import Paper, Variant
 from recaps.config.without import LeftOut, leave_out
-from recaps.config.workflow import TEXT, Config, OwnData, Scale
+from recaps.config.workflow import Config, OwnData, Scale
 from recaps.datasets import catalogue
 from recaps.datasets.own import number_of_classes
 from recaps.errors import UserError, nearest
 from recaps.io import short
 
-Model = TypeVar("Model", bound=BaseModel)
-
 #: The scales of this repository, which its papers know also if the user's folder of the configuration has others.
 _SCALES = found.FOLDER.parents[2] / "config" / "scales"
-
-#: The safe loader in C, ten times as fast, where PyYAML was built with it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Project(Section):
@@ -40,6 +35,18 @@ class Project(Section):
     """The parts of the papers that are left out (`without`)."""
     elsewhere: dict[str, dict[str, Paper]] = {}
     """Papers at other scales whose networks are timed, by scale and name."""
+    studies: dict[str, Studied] = {}
+    """The studies, by `<paper>.<study>`."""
+
+    @property
+    def reported(self) -> dict[str, Paper]:
+        """The papers, and the studies that the report shows."""
+        return {**self.papers, **{name: study for name, study in self.studies.items() if study.reported}}
+
+    @property
+    def every(self) -> dict[str, Paper]:
+        """The papers, and the studies as papers."""
+        return {**self.papers, **self.studies}
 
     def seeds_of(self, variant: Variant) -> tuple[int, ...]:
         """Return the seeds that a variant is trained with."""
@@ -104,7 +111,7 @@ class Project(Section):
 
     def own_data(self, paper: str) -> list[str]:
         """Return the user's own data that a paper uses, e.g. `mine in place of mnist`."""
-        origins = {self.origin(self.dataset(name.split("/")[0])) for name in self.papers[paper].used_sets}
+        origins = {self.origin(self.dataset(name.split("/")[0])) for name in self.every[paper].used_sets}
         return sorted({f"{own} in place of {catalogue.entry(like).base or like}" for like, own in origins if own})
 
     def stand_in(self, set_name: str) -> bool:
@@ -115,6 +122,12 @@ class Project(Section):
         """Like `dataset`, for `name/split`."""
         name, split = set_name.split("/")
         return f"{self.dataset(name)}/{split}"
+
+    def resolver(self, paper: str) -> Callable[[str], str]:
+        """Return `resolve` for a paper or a study, which may be judged on held-out images instead of test images."""
+        if paper in self.studies and self.studies[paper].study.judged == "held-out":
+            return lambda name: self.resolve(held_out(name))
+        return self.resolve
 
     def sources(self, set_name: str) -> set[str]:
         """Return the data sets that `name/split` depends on: its replacement at this scale, and the base of that."""
@@ -165,7 +178,15 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
                 raise UserError(f"{where}: there is no scale '{networks}'{nearest(networks, scales)}")
             elsewhere.setdefault(networks, {})[name] = at(networks, name)
     project = _with_own_classes(Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere))
-    return _without(project) if config.without else project
+    project = _without(project) if config.without else project
+    studies = _studies(project, known)
+    project = _only(project) if config.only else project
+    for name, study in studies.items():
+        of = found.of(name)
+        variants = project.papers[of].variants if of in project.papers else {}
+        studies[name] = with_shared_models(name, study, of, variants, project.seeds_of)
+    made = {name: paper.model_copy(update={"studies": {}}) for name, paper in project.papers.items()}
+    return project.model_copy(update={"papers": made, "studies": studies})
 
 
 def _paper(file: Path, config: Config, scale: str, scales: Collection[str]) -> Paper:
@@ -247,154 +268,85 @@ def _fitted(model: ModelOptions, classes: int) -> ModelOptions:
 
 
 def _without(project: Project) -> Project:
-    """Leave out the variants in `config.without`, and what needs one of its data sets."""
-    named = project.config.without
-    variants = [f"{paper}/{variant}" for paper in project.papers for variant in project.papers[paper].variants]
-    for name in named:
+    """Leave out the variants and data sets in `config.without`, and what needs one of the sets."""
+    variants = _variants(project)
+    for name in project.config.without:
         kind, known = ("variant", variants) if "/" in name else ("data set", catalogue.names())
         if name not in known:
             raise UserError(f"config: without: there is no {kind} '{name}'{nearest(name, known)}")
-
-    def lacks(set_name: str) -> list[str]:
-        return [name for name in named if name in project.sources(set_name)]
-
-    reduced = {name: leave_out(name, paper, lacks, named) for name, paper in project.papers.items()}
-    for name, (paper, _) in reduced.items():
+    reduced = _leaving_out(project, project.config.without)
+    for name, paper in reduced.papers.items():
         if not paper.variants:
             raise UserError(
                 f"config: without: nothing of the paper '{name}' is left; list the other papers in `papers`"
             )
+    return reduced
+
+
+def _only(project: Project) -> Project:
+    """Leave out all variants but those that `config.only` matches, and papers of which nothing is left."""
+    variants, kept = _variants(project), set[str]()
+    for name in project.config.only:
+        matched = fnmatch.filter(variants, name if "/" in name else f"*/{name}")
+        if not matched:
+            known = variants if "/" in name else [each.partition("/")[2] for each in variants]
+            lost = (each.reason(name.removeprefix(f"{paper}/")) for paper, each in project.left_out.items())
+            reason = next(filter(None, lost), f"there is no variant '{name}'{nearest(name, known)}")
+            raise UserError(f"config: only: {reason}")
+        kept.update(matched)
+    reduced = _leaving_out(project, [*project.config.without, *(each for each in variants if each not in kept)])
+    papers = {name: paper for name, paper in reduced.papers.items() if paper.variants}
+    left_out = {name: lost for name, lost in reduced.left_out.items() if name in papers}
+    return reduced.model_copy(update={"papers": papers, "left_out": left_out})
+
+
+def _variants(project: Project) -> list[str]:
+    return [f"{paper}/{variant}" for paper in project.papers for variant in project.papers[paper].variants]
+
+
+def _leaving_out(project: Project, named: Sequence[str]) -> Project:
+    def lacks(set_name: str) -> list[str]:
+        return [name for name in named if name in project.sources(set_name)]
+
+    reduced = {name: leave_out(name, paper, lacks, named) for name, paper in project.papers.items()}
     papers = {name: paper for name, (paper, _) in reduced.items()}
     left_out = {name: lost for name, (_, lost) in reduced.items() if lost is not None}
     return project.model_copy(update={"papers": papers, "left_out": left_out})
 
 
-def merge(base: Any, change: Any) -> Any:
-    """Merge two mappings, and the mappings in them; `change` replaces anything else.
+def _studies(project: Project, known: Collection[str]) -> dict[str, Studied]:
+    """Return the studies of the papers and the user's own. `known`: all papers.
 
-    A section with another `name`, such as that of a routing, replaces the section: their options differ.
+    A study of a variant that was left out is left out.
     """
-    if isinstance(base, str) and isinstance(change, Mapping):
-        base = {"name": base}
-    if isinstance(base, Mapping) and isinstance(change, Mapping):
-        if base.get("name") != change.get("name", base.get("name")):
-            return change
-        merged = dict(base)
-        for key, value in change.items():
-            merged[key] = merge(base[key], value) if key in base else value
-        return merged
-    return change
-
-
-def merged(sources: Iterable[Path | Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the settings of several sources, files or mappings. Later sources override earlier ones.
-
-    A missing file has no settings: Snakemake has already reported those that the user named.
-    """
-    values: dict[str, Any] = {}
-    for source in sources:
-        if isinstance(source, Mapping):
-            values = merge(values, source)
-        elif source.exists():
-            values = merge(values, read_yaml(source))
-    return values
-
-
-def read_yaml(file: Path) -> dict[str, Any]:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"{short(file)}: no such file") from error
-    except OSError as error:
-        raise UserError(f"{short(file)}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{short(file)}: not UTF-8 text; save it in this encoding") from error
-    return mapping(text, str(short(file)))
-
-
-def mapping(text: str, where: str) -> dict[str, Any]:
-    """Parse YAML. Text that is not a mapping raises UserError with `where`."""
-    try:
-        values = yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
-        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{where}: expected a mapping of keys to values")
-    return values
-
-
-def check(model: type[Model], values: Any, where: str) -> Model:
-    """Validate `values`. A mistake raises UserError with `where`, the key and the nearest valid key."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise UserError(f"{where}: {_first_line(error, model)}") from error
-
-
-def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
-    # A misspelt key of a required setting causes two errors. "Unknown key" is more helpful than "missing".
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    path, keys = _locate(model, [str(part) for part in first["loc"]])
-    key = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        return f"unknown key '{key}'{nearest(path[-1], keys)}"
-    if first["type"] == "union_tag_invalid":
-        tags = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
-        kind = "family" if "family" in first["ctx"]["discriminator"] else path[-1]
-        return f"{key}: there is no {kind} '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], tags)}"
-    if first["type"] == "union_tag_not_found":
-        return f"{key}: {first['ctx']['discriminator']} is missing"
-    if path[-1:] == ["[key]"]:
-        return f"{'.'.join(path[:-1])}: a name consists of lower-case letters, digits and dashes"
-    message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
-    message = re.sub(r"a valid dictionary.*", "a mapping", message)
-    if message.startswith("Input should"):
-        message += f", not {first['input']!r}"
-    return f"{key}: {message}" if key else message
-
-
-def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[str]]:
-    """Return the path as the user wrote it, and the valid keys of the section that holds its last part.
-
-    Pydantic's paths contain the tags of unions (`model.supcaps.capsules`); the user's file does not. The function
-    follows the path through the JSON schema.
-    """
-    schema = model.model_json_schema()
-    node = schema
-    written: list[str] = []
-    keys: list[str] = []
-    for part in path:
-        node = _resolve(node, schema.get("$defs", {}))
-        tags = node.get("discriminator", {}).get("mapping", {})
-        if part in tags:
-            node = {"$ref": tags[part]}
-            continue
-        if part in (TEXT, node.get("title")):
-            continue
-        written.append(part)
-        keys = list(node.get("properties", {}))
-        node = _child(node, part)
-    return written, keys
-
-
-def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Follow references, and unions of one section with null or text (`Part | None`)."""
-    while True:
-        every = node.get("anyOf", node.get("oneOf", ()))
-        choices = [choice for choice in every if choice.get("type") not in ("null", "string")]
-        if "$ref" in node:
-            node = definitions[node["$ref"].rsplit("/", 1)[-1]]
-        elif len(choices) == 1:
-            node = choices[0]
-        else:
-            return node
-
-
-def _child(node: dict[str, Any], part: str) -> dict[str, Any]:
-    """Return the schema of a key: its own, or, where the user chooses the keys, that of all keys."""
-    named = list(node.get("patternProperties", {}).values())
-    child = node.get("properties", {}).get(part) or (named[0] if named else node.get("additionalProperties"))
-    return child if isinstance(child, dict) else {}
+    studies: dict[str, Studied] = {}
+    for name, paper in project.papers.items():
+        lost = project.left_out[name].variants if name in project.left_out else {}
+        for key, study in paper.studies.items():
+            if not any(fnmatch.filter(lost, each) for each in study.every_of):
+                where = f"{short(found.FOLDER / name / 'paper.yaml')}: studies.{key}"
+                studies[f"{name}.{key}"] = studied(paper, key, study, where)
+    for key, study in project.config.studies.items():
+        where, of = f"config: studies.{key}", dict[str, list[str]]()
+        for each in study.of:
+            name, _, variant = each.partition("/")
+            if name not in known or not variant:
+                raise UserError(
+                    f"{where}.of: '{each}' is no paper/variant{nearest(name, known)}; e.g. sparse/sparsecaps"
+                )
+            of.setdefault(name, []).append(variant)
+        for name in project.papers.keys() & of.keys():
+            if f"{name}.{key}" in studies:
+                raise UserError(f"{where}: the paper '{name}' has a study of this name; choose another")
+            rows = {
+                row: options | {"of": [each.removeprefix(f"{name}/") for each in listed(options["of"])]}
+                if "of" in options
+                else options
+                for row, options in study.rows.items()
+            }
+            own = study.model_copy(update={"of": tuple(of[name]), "rows": rows})
+            studies[f"{name}.{key}"] = studied(project.papers[name], key, own, where, reported=True)
+    return studies
 
 
 def _names(folder: Path) -> list[str]:

@@ -23,9 +23,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from recaps import papers as found
 from recaps.config.families import families
 from recaps.config.heads import Head, Part, Protocol
-from recaps.config.load import read_yaml
+from recaps.config.reading import read_yaml
 from recaps.config.training import Training
-from recaps.config.variant import Output, Paper, Timing, Variant
+from recaps.config.variant import Output, Paper, Study, Timing, Variant
 from recaps.config.workflow import Config, OwnData, Scale
 from recaps.datasets.catalogue import CATALOGUE
 from recaps.io import short
@@ -118,6 +118,7 @@ def manual() -> str:
         _datasets(),
         _section("`paper.yaml`", Paper, PAPER_INTRODUCTION),
         _section("A variant: `variants.<name>`", Variant),
+        _section("A study: `studies.<name>`", Study),
         _section("Training: `variants.<name>.training`", Training),
         *(
             _section(f"Model family `{name}`: `variants.<name>.model`", family)
@@ -174,7 +175,8 @@ def _type(node: dict[str, Any], schema: dict[str, Any]) -> str:
         values = next(iter(node.get("patternProperties", {}).values()), node.get("additionalProperties"))
         return f"mapping of names to {_type(values, schema)}" if isinstance(values, dict) else "mapping"
     if node.get("type") == "array":
-        return f"list of {_plural(_type(node.get('items') or node['prefixItems'][0], schema))}"
+        items = node.get("items") or node.get("prefixItems", [{}])[0]
+        return f"list of {_plural(_type(items, schema))}" if items else "list"
     words = {
         "integer": "whole number",
         "number": "number",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from recaps.config.base import LatentsName, Name, Positive, Section, Seeds, SetName, snapshot_of
 from recaps.config.families import any_family
-from recaps.config.heads import Head, Protocol
+from recaps.config.heads import Head, Protocol, listed
 from recaps.config.training import Training
 from recaps.errors import nearest
 
@@ -66,8 +66,9 @@ class Variant(Section):
 
     @property
     def test(self) -> str:
-        """The test split of the data set that the variant is trained on."""
-        return f"{self.data.split('/')[0]}/test"
+        """The test split of the data set that the variant is trained on, or the held-out part in a study."""
+        name, split = self.data.split("/")
+        return f"{name}/{'held_out' if split == 'learn' else 'test'}"
 
 
 class Timing(Section):
@@ -101,6 +102,44 @@ class Output(Section):
     """Timings that it shows."""
 
 
+class Study(Section):
+    """Runs that vary options of some variants, and their table.
+
+    An option is named by its place in a variant, e.g. `training.learning_rate` or `model.routing.iterations`; one of a
+    head is `heads.svm.C`. `heads`, `latents` and `probes` alone replace those of the variant.
+    """
+
+    title: str = ""
+    """Heading of the table. Empty: the study's name."""
+    caption: str = ""
+    """Text below the table."""
+    of: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = ("*",)
+    """The variants that it varies, by name or by pattern; in `config.yaml` with the paper: `sparse/sparsecaps`."""
+    fixed: dict[str, Any] = {}
+    """Options that all rows have, e.g. `{training.steps: 3000}`."""
+    vary: dict[str, tuple[Any, ...]] = {}
+    """Options and their values, e.g. `{training.learning_rate: [0.001, 0.002]}`. There is a row for each
+    combination."""
+    rows: dict[Name, dict[str, Any]] = {}
+    """Rows by name, each with the options that it changes. A row may have its own `of` and `vary`. With `start: other`,
+    it starts from the trained weights of the row `other` above."""
+    seeds: Seeds | None = None
+    """Seeds of all rows. null: the scale's."""
+    judged: Literal["held-out", "test"] = "held-out"
+    """Images that it is judged on. `held-out`: the last sixth of the training images, which no row learns from; they
+    take the place of the test images everywhere. `test`: the test images."""
+    columns: tuple[str, ...] = ()
+    """Metrics in the table. Empty: all accuracies and errors in percent, or all metrics if there are none."""
+    figure: str | None = None
+    """A metric to draw for all rows."""
+
+    @property
+    def every_of(self) -> tuple[str, ...]:
+        """The variants of all rows, by name or by pattern."""
+        own = [each for row in self.rows.values() for each in listed(row.get("of", ()))]
+        return (*self.of, *own)
+
+
 class Paper(Section):
     """A paper: its variants, their evaluation, its tables and figures."""
 
@@ -122,6 +161,12 @@ class Paper(Section):
     """Tables by name. The function `table_1` in the paper's `tables.py` makes `table-1`."""
     figures: dict[Name, Output] = {}
     """Figures by name. The function `figure_2` in the paper's `figures.py` makes `figure-2`."""
+    studies: dict[Name, Study] = {}
+    """Studies by name: `snakemake ... -- studies` makes them all, `snakemake ... -- sparse.widths` makes one."""
+
+    def head(self, variant: str, head: str) -> Head:
+        """The settings of a variant's head."""
+        return self.heads[head]
 
     @property
     def outputs(self) -> dict[str, Output]:

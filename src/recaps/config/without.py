@@ -34,7 +34,7 @@ class LeftOut(Section):
         if variant not in self.variants:
             return ""
         if not self.variants[variant]:
-            return f"{variant} was left out (config: without)"
+            return f"{variant} was left out (config: without or only)"
         return f"{variant} was left out: it needs {', '.join(self.variants[variant])} (config: without)"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from recaps.config.base import Name, Section, Seeds, VariantName
+from recaps.config.variant import Study
 
 #: In the path of a mistake, the place of a text where a section may stand as well.
 TEXT = "text"
@@ -66,6 +67,12 @@ class Config(Section):
     sparse/supcaps]`. Variants that need such a set, or one derived from it, are left out, too, as are tables and
     figures that would show only what is left out, or cannot be drawn without it. The scorecard and the report name what
     is missing."""
+    only: tuple[str, ...] = ()
+    """Variants to make, without all others, by name or by pattern, e.g. `[sparse/sparsecaps, mnist-*]`. Tables and
+    figures show those that are there."""
+    studies: dict[Name, Study] = {}
+    """Your own studies, by name, e.g. `{rates: {of: sparse/sparsecaps, vary: {training.learning_rate: [0.001,
+    0.0003]}}}`. They are made and reported with everything else; the target of this one is `sparse.rates`."""
     mirror: str | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""

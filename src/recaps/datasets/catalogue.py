@@ -12,8 +12,11 @@ from recaps.errors import UserError, nearest
 TRAIN_TEST = ("train", "test")
 AFFNIST_SPLITS = ("validation", "test", "training_and_validation")
 VIEWPOINT_SPLITS = ("train", "familiar", "novel")
-#: Splits that are derived from the base set's test split. All others are derived from its train split.
-FROM_TEST = ("test", "familiar", "novel")
+#: Splits that are derived from the base set's split of the second name. All others are derived from its train split.
+DERIVED_FROM = {"test": "test", "familiar": "test", "novel": "test", "learn": "learn", "held_out": "held_out"}
+#: The parts of a train split in studies: one to learn from, and its last sixth to judge settings on.
+PARTS = ("learn", "held_out")
+HELD_OUT_SHARE = 6
 STAND_IN = "stand-in (scikit-learn digits)"
 #: The module of `recaps.datasets.formats` that reads the official files of each base set.
 FORMATS = {
@@ -181,14 +184,25 @@ def names() -> list[str]:
 
 
 def splits(name: str) -> list[str]:
-    """Return the splits of a data set."""
-    return list(entry(name).splits)
+    """Return the splits of a data set, with the parts of its train split that studies use.
+
+    A set that is generated from another's test digits, such as affNIST, is generated from held-out ones, too.
+    """
+    own = entry(name).splits
+    parts = PARTS if "train" in own else PARTS[1:] if entry(name).base and "test" in own else ()
+    return [*own, *parts]
 
 
 def check_split(name: str, split: str) -> None:
     """Raise UserError with the nearest split if the data set has no such split."""
-    if split not in entry(name).splits:
-        raise UserError(f"the data set {name!r} has no split {split!r}{nearest(split, entry(name).splits)}")
+    if split not in (known := splits(name)):
+        raise UserError(f"the data set {name!r} has no split {split!r}{nearest(split, known)}")
+
+
+def part_size(whole: int, part: str) -> int:
+    """Return the number of images in a part of a train split of `whole` images."""
+    held_out = whole // HELD_OUT_SHARE
+    return held_out if part == "held_out" else whole - held_out
 
 
 def describe(name: str, *, stand_in: bool = False) -> dict[str, Any]:
@@ -230,7 +244,7 @@ def base_of(name: str, split: str) -> tuple[str, str]:
     base = entry(name).base
     if base is None:
         return name, split
-    return base, "test" if split in FROM_TEST else "train"
+    return base, DERIVED_FROM.get(split, "train")
 
 
 def replaceable() -> list[str]:
@@ -245,7 +259,7 @@ def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:
 
 
 def _raw_files(base: str, split: str) -> list[str]:
-    train = split == "train"
+    train = split in ("train", *PARTS)
     if base in ("mnist", "fashion-mnist"):
         stem = "train" if train else "t10k"
         return [f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"]

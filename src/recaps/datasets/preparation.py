@@ -35,7 +35,7 @@ def build(
     catalogue.check_split(name, split)
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
-    base = _own(base_name, base_split, own) if own else _base(base_name, base_split, Path(raw_root), stand_in, values)
+    base = _base(base_name, base_split, Path(raw_root), stand_in, values, own)
     whole = base.take(slice(values["limit"])) if base_name == name else _DERIVE[base_name](name, split, base, values)
     about = catalogue.describe(name, stand_in=stand_in)
     record = {
@@ -130,7 +130,24 @@ def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:
     return found
 
 
-def _base(name: str, split: str, raw_root: Path, stand_in: bool, options: Mapping[str, Any]) -> Arrays:
+def _base(
+    name: str,
+    split: str,
+    raw_root: Path,
+    stand_in: bool,
+    options: Mapping[str, Any],
+    own: Mapping[str, Any] | None,
+) -> Arrays:
+    """Read a split of a base set, or a part of its train split. Parts of own data, which are in order, are random."""
+    if split in catalogue.PARTS:
+        whole = _base(name, "train", raw_root, stand_in, options, own)
+        order = np.random.default_rng(own["seed"]).permutation(len(whole)) if own else np.arange(len(whole))
+        first, last = np.split(order, [catalogue.part_size(len(whole), "learn")])
+        rows = np.sort(last if split == "held_out" else first)
+        factors = {name: values[rows] for name, values in whole.factors.items()}
+        return Arrays(whole.images[rows], whole.labels[rows], factors, whole.record)
+    if own:
+        return _own(name, split, own)
     if not stand_in:
         return raw.read(name, split, raw_root, options)
     from recaps.datasets import standin

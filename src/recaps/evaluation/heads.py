@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from recaps.config.base import snapshot_of
 from recaps.config.heads import Head, Part, Protocol
-from recaps.datasets.catalogue import FROM_TEST
+from recaps.datasets.catalogue import DERIVED_FROM
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.npz import read
@@ -107,7 +107,7 @@ def evaluate(
         assert rules.fit is not None
         fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits)
         n_fit = len(fitted[0].originals)
-        if _from_test(rules.fit.set) != _from_test(rules.test.set):
+        if _origin(rules.fit.set) != _origin(rules.test.set):
             shared = 0
         elif rules.fit.set == rules.test.set and original.min() >= 0:
             shared = int(np.isin(original, np.concatenate([each.originals for each in fitted])).sum())
@@ -125,9 +125,9 @@ def evaluate(
     }
 
 
-def _from_test(set_name: str) -> bool:
-    """Whether a split consists of test images, or of images that are made from them."""
-    return snapshot_of(set_name)[0].split("/")[1] in FROM_TEST
+def _origin(set_name: str) -> str:
+    """The split of the base set that a split consists of, or is made from."""
+    return DERIVED_FROM.get(snapshot_of(set_name)[0].split("/")[1], "train")
 
 
 def highest_are_labels(scores: Features, labels: Labels) -> npt.NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import as_array
 from recaps.models.model import Model
 from recaps.npz import Array
+from recaps.papers import of
 from recaps.training.batches import view
 from recaps.training.images import images_of
 
@@ -57,7 +58,7 @@ def function(paper: str, name: str) -> Probe:
     Raises:
         UserError: the paper has no such probe.
     """
-    path = f"recaps.papers.{paper}.probes"
+    path = f"recaps.papers.{of(paper)}.probes"
     found = vars(importlib.import_module(path)) if importlib.util.find_spec(path) else {}
     known: dict[str, Probe] = {
         key.replace("_", "-"): value

@@ -94,7 +94,7 @@ class Model(nn.Module):
     def diagnosis(self, latents: Mapping[str, Array]) -> dict[str, float]:
         """Numbers that tell whether the model learns as it should, from the `latents` of many images, by name.
 
-        `recaps.search` prints them for every trial.
+        The records of studies have them.
         """
         return {}
 

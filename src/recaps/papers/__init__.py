@@ -10,3 +10,8 @@ FOLDER = Path(__file__).parent
 def names(folder: Path = FOLDER) -> list[str]:
     """Return the names of all papers, in alphabetical order."""
     return sorted(file.parent.name for file in folder.glob("*/paper.yaml"))
+
+
+def of(name: str) -> str:
+    """Return the paper that a paper or a study, `<paper>.<study>`, belongs to."""
+    return name.partition(".")[0]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, FiniteFloat, model_validator
 
 from recaps.config.base import Name, Section
-from recaps.config.load import check, read_yaml
+from recaps.config.reading import check, read_yaml
 from recaps.config.variant import Paper
 from recaps.errors import UserError, nearest
 

@@ -7,6 +7,7 @@ import importlib.util
 import pandas as pd
 
 from recaps import io
+from recaps.config.studies import Studied
 from recaps.evaluation.record import MetricRow, metric_rows
 from recaps.report.results import Results
 
@@ -30,5 +31,7 @@ def metrics(results: Results) -> None:
 
 def _combined(results: Results) -> list[MetricRow]:
     path = f"recaps.papers.{results.name}.metrics"
-    rows: list[MetricRow] = importlib.import_module(path).metrics(results) if importlib.util.find_spec(path) else []
+    if isinstance(results.paper, Studied) or not importlib.util.find_spec(path):
+        return []
+    rows: list[MetricRow] = importlib.import_module(path).metrics(results)
     return rows

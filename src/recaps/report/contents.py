@@ -122,7 +122,7 @@ def _source(file: Path, files: Layout, kind: str, linked: bool) -> str:
 
 def read_runs(project: Project, paper: str, variant: str, files: Layout, points: int) -> list[Run]:
     """Return the finished runs of a variant, with `points` points of each training curve."""
-    found, settings = [], project.papers[paper]
+    found, settings = [], project.every[paper]
     titles = {name: protocol.title for name, protocol in settings.protocols.items()}
     for seed in project.seeds_of(settings.variants[variant]):
         run = files.run(paper, variant, seed)

@@ -18,7 +18,7 @@ def summary(files: Iterable[str | Path]) -> str:
 
     rows: dict[str, list[float]] = {}
     for run in read_records(file for file in map(Path, files) if file.exists()):
-        if any(start.get("gpus") for start in run["starts"]):
+        if any(start.get("gpus") for start in run["starts"]) and "trained" not in run:
             row = rows.setdefault(run["paper"], [0, 0, 0, 0])
             for place, value in enumerate((1, len(run["starts"]), _asked(run), _used(run))):
                 row[place] += value

@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from recaps import io
+from recaps.config.studies import Studied
+from recaps.report import studies
 from recaps.report.results import Results
 from recaps.workflow.layout import FIGURE_FORMATS
 
@@ -28,7 +30,7 @@ STYLE = Path(__file__).with_name("recaps.mplstyle")
 
 def table(name: str, results: Results, folder: Path) -> None:
     """Write a paper's table to `folder`: CSV with all digits, Markdown and LaTeX rounded and with a heading."""
-    values: pd.DataFrame = _function(results.name, "tables", name)(results)
+    values: pd.DataFrame = _function(results, "tables", name)(results)
     if results.own:
         values = values.drop(columns=[column for column in values if "published" in str(column)])
     output = results.paper.tables[name]
@@ -52,7 +54,7 @@ def figure(name: str, results: Results, folder: Path, pictures: Sequence[str] = 
     """
     results.shown.clear()
     with plt.style.context(STYLE):
-        drawing, data = _function(results.name, "figures", name)(results)
+        drawing, data = _function(results, "figures", name)(results)
         if results.note:
             warn(drawing, results.note)
         for ending in pictures or PICTURES:
@@ -155,9 +157,11 @@ def _drop_transparency(file: Path) -> None:
     opaque.save(file, format="png", compress_level=9)
 
 
-def _function(paper: str, kind: str, name: str) -> Callable[[Results], Any]:
+def _function(results: Results, kind: str, name: str) -> Callable[[Results], Any]:
     """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
+    if isinstance(results.paper, Studied):
+        return {"tables": studies.table, "figures": studies.figure}[kind]
     function: Callable[[Results], Any] = getattr(
-        importlib.import_module(f"recaps.papers.{paper}.{kind}"), name.replace("-", "_")
+        importlib.import_module(f"recaps.papers.{results.name}.{kind}"), name.replace("-", "_")
     )
     return function

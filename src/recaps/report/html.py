@@ -109,7 +109,7 @@ def build(
     files, pages = Layout(Path(root)), readmes or {}
     table, *_, picture = files.scorecard()
     card = scorecard.load(table)
-    sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.papers]
+    sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.reported]
     papers = sorted(sections, key=lambda each: not each.judged)
     records = [run.record for paper in papers for run in paper.runs]
     page = {
@@ -149,7 +149,7 @@ def _command(project: Project) -> str:
 def _section(
     project: Project, name: str, files: Layout, card: pd.DataFrame, readme: Path | None, linked: bool
 ) -> Section:
-    paper = project.papers[name]
+    paper = project.every[name]
     tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output, linked))]
     figures = [made for key, output in paper.figures.items() if (made := read_figure(files, name, key, output, linked))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
@@ -303,7 +303,7 @@ def _steps(run: Record) -> int:
 
 
 def _planned(project: Project, run: Record) -> int:
-    return project.papers[run["paper"]].variants[run["variant"]].training.steps
+    return project.every[run["paper"]].variants[run["variant"]].training.steps
 
 
 def _several(values: Iterable[str]) -> str:

@@ -1,11 +1,12 @@
 """The published record: what git keeps of finished runs, some MB per scale, without weights.
 
 `python -m recaps.report.publish --scale desk` copies the records of all finished runs of `results/desk` to
-`results/published/desk`; `--papers discriminative` copies those of one paper. They replace published runs of the same
-variant and seed, and all others stay. So papers, variants and seeds can be run and published at different times and on
-different machines. Metrics, tables, figures, the scorecard and the page `index.html` are then drawn from all published
-records, as they are drawn from `results/desk`. A picture that needs arrays which its runs' records lack stays as it
-was; the manifest lists it. If a run left out a data set, name the set with `--without`.
+`results/published/desk`; `--papers discriminative` copies those of one paper, `--papers sparse.svm` those of a study.
+They replace published runs of the same variant and seed, and all others stay. So papers, variants and seeds can be run
+and published at different times and on different machines. Metrics, tables, figures, the scorecard and the page
+`index.html` are then drawn from all published records, as they are drawn from `results/desk`. A picture that needs
+arrays which its runs' records lack stays as it was; the manifest lists it. If a run left out a data set, name the set
+with `--without`.
 
 `--draw` copies nothing, and draws the published record again.
 """
@@ -26,13 +27,14 @@ import pandas as pd
 
 from recaps.command import command
 from recaps.config.heads import Head, Protocol
-from recaps.config.load import Project, check, load
+from recaps.config.load import Project, load
+from recaps.config.reading import check
 from recaps.config.variant import Paper
 from recaps.datasets import catalogue
 from recaps.errors import Missing, UserError, nearest
 from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
-from recaps.papers import FOLDER
+from recaps.papers import FOLDER, of
 from recaps.report import collect, draw, html, scorecard
 from recaps.report.charts import thin
 from recaps.report.claims import printed, read
@@ -84,7 +86,7 @@ def publish(
     """
     results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
-    values = {"scale": results.name, "papers": chosen, "without": without}
+    values = {"scale": results.name, "papers": sorted(set(map(of, chosen))), "without": without}
     with _replacing(published) as building:
         new, record, lost = Layout(results), Layout(building), _copy_record(published, building)
         used = [_datasets([_runs(record, name), _runs(new, name)], results.name, name, config) for name in chosen]
@@ -145,7 +147,7 @@ def _copy_record(published: Path, building: Path) -> dict[str, Sequence[str]]:
 
 def _add(results: Layout, record: Layout, name: str, project: Project, allow_dirty: bool) -> None:
     """Copy the finished runs and the timings of a paper to the record."""
-    paper = project.papers[name]
+    paper = project.every[name]
     runs = _finished(results, name, paper)
     seeds = tuple(sorted({_seed(run) for run in runs})) or None
     place = {"results": str(results.folder.parent), "seeds": seeds}
@@ -204,7 +206,7 @@ def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
 def _check_record(results: Path, record: Layout, name: str, project: Project, new: Collection[str]) -> None:
     """Raise a UserError if variants lack runs, or if seeds of the variants `new` differ in their settings."""
     there = {run.parent.name: run for run in _runs(record, name)}
-    for variant in project.papers[name].variants:
+    for variant in project.every[name].variants:
         if variant not in there:
             how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
@@ -220,7 +222,7 @@ def _check_record(results: Path, record: Layout, name: str, project: Project, ne
 
 def _other_settings(run: Path, project: Project, name: str) -> str:
     """In what a run differs from its variant of today, e.g. `trained with other settings`; empty if in nothing."""
-    paper, config = project.papers[name], read_json(run / "config.json")
+    paper, config = project.every[name], read_json(run / "config.json")
     if (variant := paper.variants.get(run.parent.name)) is None:
         return "of a variant that is no more"
     today = variant.model_dump(mode="json", include={"model", "training"})
@@ -235,7 +237,7 @@ def _other_settings(run: Path, project: Project, name: str) -> str:
             if protocol in variant.heads.get(head, ()):
                 own_head, was = check(Head, result["head"], ""), check(Protocol, result["protocol"], "")
                 now_read = _resolved(was, paper.protocols[protocol], project, own_head.kind != "argmax")
-                if (own_head, was) != (paper.heads[head], now_read):
+                if (own_head, was) != (paper.head(run.parent.name, head), now_read):
                     return f"measured (head {head}, protocol {protocol}) with other settings or data"
     except UserError:  # an option that is no more
         return "made with other settings"
@@ -300,10 +302,12 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
     whole = _merged(projects)
     about: dict[str, dict[str, Any]] = {}
     for name, project in projects.items():
-        runs, claims = _runs(files, name), FOLDER / name / "claims.yaml"
+        runs = _runs(files, name)
         _keep_first_arrays(runs)
-        kept = _draw_paper(of_project(project, name, files, printed(read(claims))), Layout(published))
-        whole.papers[name] = _marked(project.papers[name], kept)
+        values = printed(read(FOLDER / name / "claims.yaml")) if name in project.papers else {}
+        kept = _draw_paper(of_project(project, name, files, values), Layout(published))
+        if name in project.papers:
+            whole.papers[name] = _marked(project.papers[name], kept)
         other = [run.relative_to(building).as_posix() for run in runs if _other_settings(run, project, name)]
         made = read_records(run / "record.json" for run in runs)
         made += [read_json(file) for file in sorted(building.glob(str(FILES.timing(name, "*"))))]
@@ -315,12 +319,12 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
         about[name] = {"commits": commits, "dirty": dirty(made)} | {key: each for key, each in lists.items() if each}
     scorecard.make(
-        [FOLDER / name / "claims.yaml" for name in projects],
-        [files.metrics(name) for name in projects],
-        sorted(building.glob(str(FILES.run("*", "*", "*") / "record.json"))),
+        [FOLDER / name / "claims.yaml" for name in whole.papers],
+        [files.metrics(name) for name in whole.papers],
+        [run / "record.json" for name in whole.papers for run in _runs(files, name)],
         building,
         scale=building.name,
-        papers=projects,
+        papers=whole.papers,
         left_out=whole.left_out,
     )
     other = [run for each in about.values() for run in each.get("other_settings", ())]
@@ -344,6 +348,7 @@ def _merged(projects: Mapping[str, Project]) -> Project:
     first = next(iter(every))
     merged = {
         "papers": {name: paper for project in every for name, paper in project.papers.items()},
+        "studies": {name: study for project in every for name, study in project.studies.items()},
         "left_out": {name: lost for project in every for name, lost in project.left_out.items()},
         "config": first.config.model_copy(update={"datasets": used}),
     }
@@ -351,19 +356,32 @@ def _merged(projects: Mapping[str, Project]) -> Project:
 
 
 def _project(files: Layout, name: str, config: Path, without: Sequence[str]) -> Project:
-    """The configuration of a paper's runs in the record: their variants, seeds and data sets."""
+    """The configuration of the runs of a paper or a study in the record: their variants, seeds and data sets."""
     scale, runs = files.folder.name, _runs(files, name)
-    values = {"scale": scale, "papers": [name], "datasets": _datasets([runs], scale, name, config)}
+    values = {"scale": scale, "papers": [of(name)], "datasets": _datasets([runs], scale, name, config)}
     seeds: dict[str, tuple[int, ...]] = {}
     for run in runs:
         seeds[run.parent.name] = (*seeds.get(run.parent.name, ()), _seed(run))
     sets = [each for each in without if "/" not in each]
+    if name != of(name):
+        return _of_study(load({**values, "without": sets}, config), name, seeds)
     there = load({**values, "without": sets}, config).papers[name].variants
     missing = [f"{name}/{variant}" for variant in there if variant not in seeds]
     project = load({**values, "without": [*sets, *missing]}, config)
     paper = project.papers[name]
     variants = {key: each.model_copy(update={"seeds": seeds[key]}) for key, each in paper.variants.items()}
-    return project.model_copy(update={"papers": {name: paper.model_copy(update={"variants": variants})}})
+    return project.model_copy(update={"papers": {name: paper.model_copy(update={"variants": variants})}, "studies": {}})
+
+
+def _of_study(project: Project, name: str, seeds: Mapping[str, tuple[int, ...]]) -> Project:
+    """The project with a study alone, of the rows that have runs, which the page shows."""
+    if name not in project.studies:
+        raise UserError(f"{name}: published, but there is no such study; remove its runs from the record")
+    study = project.studies[name]
+    rows = {key: row.model_copy(update={"seeds": seeds[key]}) for key, row in study.variants.items() if key in seeds}
+    changes = {key: each for key, each in study.changes.items() if key in rows}
+    shown = study.model_copy(update={"variants": rows, "changes": changes, "reported": True})
+    return project.model_copy(update={"papers": {}, "studies": {name: shown}, "left_out": {}})
 
 
 def _datasets(groups: Iterable[Sequence[Path]], scale: str, name: str, config: Path) -> dict[str, str]:
@@ -371,10 +389,10 @@ def _datasets(groups: Iterable[Sequence[Path]], scale: str, name: str, config: P
 
     If two groups of runs used different sets in place of one, the later group counts.
     """
-    plain = load({"scale": scale, "papers": [name]}, config)
+    plain = load({"scale": scale, "papers": [of(name)]}, config)
     used: dict[str, str] = {}
     for runs in groups:
-        pairs = list(_used(runs, plain.papers[name]))
+        pairs = list(_used(runs, plain.every[name])) if name in plain.every else []
         used |= {planned: plain.dataset(planned) for planned, _ in pairs}
         used |= {planned: other for planned, other in pairs if plain.dataset(planned) != other}
     return {name: other for name, other in used.items() if plain.dataset(name) != other and other in catalogue.names()}

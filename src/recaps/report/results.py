@@ -169,7 +169,7 @@ class Results:
 
 def of_project(project: Project, name: str, files: Layout, values: Mapping[str, Printed]) -> Results:
     """The results of a paper. `values`: what the paper prints, by claim id."""
-    paper, own = project.papers[name], project.own_data(name)
+    paper, own = project.every[name], project.own_data(name)
     if own:  # the paper's numbers are about other data
         values = {claim: each._replace(value=math.nan, sd=None) for claim, each in values.items()}
     return Results(
@@ -177,7 +177,7 @@ def of_project(project: Project, name: str, files: Layout, values: Mapping[str, 
         paper=paper,
         files=files,
         own_seeds={variant: project.seeds_of(settings) for variant, settings in paper.variants.items()},
-        resolve=project.resolve,
+        resolve=project.resolver(name),
         printed=values,
         stand_in=any(map(project.stand_in, paper.used_sets)),
         own=own,

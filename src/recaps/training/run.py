@@ -6,6 +6,7 @@ import csv
 import io as text_io
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,8 +28,11 @@ from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.lease import Lease
 from recaps.training.loop import Progress, fit
-from recaps.training.step import fresh_model
+from recaps.training.step import fresh_model, take_step
 from recaps.training.testing import error_on
+
+#: Steps that are timed to find out how many fit into a given time.
+TIMED = 20
 
 
 def train(
@@ -38,6 +42,7 @@ def train(
     seed: int,
     dataset: Path,
     test: Path | None = None,
+    start: Path | None = None,
     modules: Mapping[str, str] = MappingProxyType({}),
     out: Path,
     checkpoints: Path,
@@ -56,6 +61,7 @@ def train(
         seed: seed of all random numbers.
         dataset: the prepared training split, `<root>/<name>/<split>`.
         test: the prepared test split; required if `evaluate_every` is set.
+        start: the `model.safetensors` of a run whose trained weights it starts from.
         modules: digests of the modules that compute the run's numbers, see `recaps.identity`.
         out: folder of the run.
         checkpoints: folder of the run's checkpoints; an interrupted run with the same identity continues from there.
@@ -76,19 +82,29 @@ def train(
     training = Training.model_validate(settings["training"])
     arrays = read(dataset)
     shape = view_shape(arrays.images.shape[1:], training)
-    model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
-    model.configure(training)
-    batches = Batches(images_of(arrays, where), training, seed, where)
-    resolved = {**identity, "seed": seed, **settings, "data": "/".join(dataset.parts[-2:])}
     splits = {"/".join(each.parts[-2:]): _verified(each) for each in (dataset, test) if each}
+    before = {start.relative_to(out.parents[3]).as_posix(): io.digest_of(start)} if start else {}
     made_by = {
         "settings": {**settings, "seed": seed},
-        "data": {name: of_split(record) for name, record in splits.items()},
+        "data": {name: of_split(record) for name, record in splits.items()} | before,
         "modules": dict(modules),
     }
     with nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
         folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
+
+        def fresh(training: Training) -> tuple[Model, Batches]:
+            model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
+            if start:
+                saved.start_from(model, start)
+            model.configure(training)
+            return model, Batches(images_of(arrays, where), training, seed, where)
+
+        if training.minutes:
+            training = affordable(training, training.minutes, fresh, folder / "steps.json")
+        model, batches = fresh(training)
+        resolved = {**identity, "seed": seed, **settings, "training": training.model_dump(mode="json")}
+        resolved["data"] = "/".join(dataset.parts[-2:])
         progress = fit(
             model,
             batches,
@@ -126,6 +142,48 @@ def train(
     io.write_json(out / "record.json", record)
     # The last checkpoint stays, so that lost outputs are written again without training.
     (folder / checkpoint.PREVIOUS).unlink(missing_ok=True)
+
+
+def affordable(
+    training: Training, minutes: float, fresh: Callable[[Training], tuple[Model, Batches]], file: Path
+) -> Training:
+    """Return a training with as many steps as fit into some minutes of processor time.
+
+    Args:
+        fresh: returns a new model and its batches.
+        file: keeps the number of steps, so that an interrupted run has the same one.
+    """
+    if not file.exists():
+        seconds = 0.0
+        for _ in range(2):  # the first one warms up
+            model, batches = fresh(training)
+            started = time.process_time()
+            for step in range(TIMED):
+                take_step(model, batches, step)
+            seconds = time.process_time() - started
+        io.write_json(file, {"steps": max(1, round(60 * minutes * TIMED / seconds))})
+    steps = int(io.read_json(file)["steps"])
+    decay = max(1, round(training.lr_decay_steps * steps / training.steps))
+    snapshots = {name: step for name, step in training.snapshots.items() if step <= steps}
+    return training.model_copy(update={"steps": steps, "lr_decay_steps": decay, "snapshots": snapshots})
+
+
+def take_over(source: Path, settings: Mapping[str, Any], identity: Mapping[str, Any], out: Path) -> None:
+    """Write the files of a run to `out` as those of another run with the same training.
+
+    Args:
+        source: the folder of the run.
+        settings: `model` of the other run, which may differ in what training does not depend on.
+        identity: its `paper`, `variant` and `scale`.
+        out: its folder.
+    """
+    for file in ("model.safetensors", "history.csv"):
+        io.write_bytes(out / file, (source / file).read_bytes())
+    config, record = (io.read_json(source / file) for file in ("config.json", "record.json"))
+    config |= {**identity, "model": settings["model"]}
+    io.write_json(out / "config.json", config)
+    trained = "/".join(source.parts[-3:-1])
+    io.write_json(out / "record.json", record | identity | {"config": config, "trained": trained})
 
 
 def _tester(

@@ -46,6 +46,20 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
     return model.place(device).eval(), config
 
 
+def start_from(model: Model, file: Path) -> None:
+    """Load the final weights of a run's `model.safetensors` into a model, where name and shape are those of its own.
+
+    Raises:
+        UserError: they have none in common.
+    """
+    own = model.state_dict()
+    found = of_step(safetensors.torch.load_file(file), None)
+    shared = {name: each for name, each in found.items() if name in own and own[name].shape == each.shape}
+    if not shared:
+        raise UserError(f"{file}: has no weights of this model to start from")
+    model.load_state_dict({**own, **shared})
+
+
 def _options(settings: Mapping[str, Any], file: Path) -> ModelOptions:
     """Return the options of a model that is read from `file`."""
     try:

@@ -12,11 +12,11 @@ from recaps.config.load import Project, variants_at_any_scale
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
-from recaps.papers import FOLDER
-from recaps.report.claims import Claim, check_variants, read
+from recaps.papers import FOLDER, of
+from recaps.report.claims import Claim, Printed, check_variants, printed, read
 
 #: Targets of the workflow; no paper may have their names.
-TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "scorecard", "report")
+TARGETS = ("all", "data", "train", "latents", "heads", "tables", "figures", "papers", "studies", "scorecard", "report")
 
 #: A file of claims is read once.
 _read = functools.cache(read)
@@ -29,13 +29,18 @@ def check(project: Project) -> None:
 
 
 def own_file(paper: str, file: str) -> Path:
-    """Return a file of a paper's own folder."""
-    return short(FOLDER / paper / file)
+    """Return a file of the folder of a paper, or of a study's paper."""
+    return short(FOLDER / of(paper) / file)
 
 
 def claims_of(paper: str) -> list[Claim]:
     """Return the claims of a paper."""
     return _read(own_file(paper, "claims.yaml"))
+
+
+def printed_by(paper: str) -> dict[str, Printed]:
+    """Return the values that a paper prints, by claim; none of a study."""
+    return printed(claims_of(paper)) if of(paper) == paper else {}
 
 
 def _folders(project: Project) -> None:
@@ -53,7 +58,8 @@ def _papers(project: Project) -> None:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
         needed = {"claims.yaml": True, "README.md": True, "record.py": True}
         needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
-        needed["probes.py"] = any(variant.probes for variant in paper.variants.values())
+        probed = [paper, *(study for key, study in project.studies.items() if of(key) == name)]
+        needed["probes.py"] = any(variant.probes for each in probed for variant in each.variants.values())
         for file, is_needed in needed.items():
             if is_needed and not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
@@ -118,7 +124,7 @@ def _sets(project: Project) -> None:
             raise UserError(f"config: datasets.{name}: replaces no set; name the set, e.g. {{mnist: {name}}}")
     for name, options in project.scale.dataset_options.items():
         _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
-    for paper, settings in project.papers.items():
+    for paper, settings in project.every.items():
         for name in sorted(settings.used_sets):
             replacement, split = project.resolve(name).split("/")
             like, _ = project.origin(replacement)
@@ -127,7 +133,7 @@ def _sets(project: Project) -> None:
 
 def _classes(project: Project) -> None:
     """Refuse a model with another number of classes than its data."""
-    for paper, settings in project.papers.items():
+    for paper, settings in project.every.items():
         for name, variant in settings.variants.items():
             used, mine = project.origin(project.dataset(variant.data.split("/")[0]))
             if mine is None:

@@ -12,7 +12,7 @@ from recaps.config.variant import Variant
 from recaps.datasets import catalogue, checksums, sources
 from recaps.identity import key
 from recaps.io import digest_of
-from recaps.report.claims import printed
+from recaps.papers import of
 from recaps.workflow import checks
 from recaps.workflow.fingerprint import modules
 
@@ -79,7 +79,7 @@ class Identities:
             """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
 
             def code(names: Any) -> dict[str, str]:
-                there = own and checks.own_file(names.paper, f"{own}.py").exists()
+                there = own and names.paper == of(names.paper) and checks.own_file(names.paper, f"{own}.py").exists()
                 paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
                 return modules([f"recaps.workflow.stages:{stage}", *paper])
 
@@ -137,14 +137,14 @@ class Identities:
     def _recording(self, wildcards: Any) -> list[str]:
         """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
         families = {module for each in self.plan.with_beside(wildcards).values() for module in family(each)}
-        return [f"recaps.papers.{wildcards.paper}.record", "recaps.evaluation.record", *sorted(families)]
+        return [f"recaps.papers.{of(wildcards.paper)}.record", "recaps.evaluation.record", *sorted(families)]
 
     def _timed_families(self, wildcards: Any) -> list[str]:
         return sorted({module for variant in self.plan.timed(wildcards).values() for module in family(variant)})
 
     def _measuring(self, wildcards: Any) -> dict[str, Any]:
         """Return what a record depends on: no titles, and no other seeds."""
-        paper = self.plan.project.papers[wildcards.paper]
+        paper = self.plan.project.every[wildcards.paper]
 
         def untitled(sections: Mapping[str, Section]) -> dict[str, Any]:
             return {name: each.model_dump(mode="json", exclude={"title", "seeds"}) for name, each in sections.items()}
@@ -159,7 +159,7 @@ class Identities:
 
     def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
         """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
-        return self.plan.drawn(paper, kind) | {"printed": printed(checks.claims_of(paper))}
+        return self.plan.drawn(paper, kind) | {"printed": checks.printed_by(paper)}
 
 
 def _expected(path: Path) -> str | None:
@@ -169,7 +169,7 @@ def _expected(path: Path) -> str | None:
 
 def probes_of(paper: str, variant: Variant) -> list[str]:
     """Return the module of the variant's probes."""
-    return [f"recaps.papers.{paper}.probes"] if variant.probes else []
+    return [f"recaps.papers.{of(paper)}.probes"] if variant.probes else []
 
 
 def family(variant: Variant) -> list[str]:

@@ -79,21 +79,22 @@ def every(plan: Plan) -> list[Job]:
         named = Names(scale=plan.scale, **names)
         made.append(Job(stage, named, tuple(inputs), tuple(outputs), functools.partial(plan.identity(stage), named)))
 
-    for each in plan.sets():
+    for each in plan.sets(plan.project.every):
         dataset, split = each.split("/")
         add("prepare_dataset", [], plan.dataset_files(each), dataset=dataset, split=split)
-    for paper, variant, seed in plan.runs():
+    for paper, variant, seed in plan.runs(plan.project.every):
         run = Names(paper=paper, variant=variant, seed=seed)
         files = plan.of_run(paper, variant, seed)
-        add("train_variant", [*plan.training_set(run), *plan.evaluation_set(run)], files["trained"], **run)
+        sets = [*plan.training_set(run), *plan.evaluation_set(run)]
+        add("train_variant", [*sets, *plan.start_of(run)], files["trained"], **run)
         if files["read"]:
             add("read_model", [*files["trained"][:2], *plan.read_sets(run)], files["read"], **run)
         if files["heads"]:
             add("evaluate_heads", files["read"][:1], files["heads"], **run)
-    for paper, variant, seed in plan.runs():  # after all others, as a record may need another run
+    for paper, variant, seed in plan.runs(plan.project.every):  # after all others, as a record may need another run
         run = Names(paper=paper, variant=variant, seed=seed)
         add("record_run", plan.measured_inputs(run), plan.of_run(paper, variant, seed)["measured"], **run)
-    for paper, settings in plan.project.papers.items():
+    for paper, settings in plan.project.every.items():
         for timing in settings.timings:
             names = Names(paper=paper, timing=timing)
             sets = [file for files in plan.timing_sets(names).values() for file in files]
@@ -106,9 +107,9 @@ def every(plan: Plan) -> list[Job]:
             drawn = [*plan.figures(paper), str(plan.files.shown(paper))]
             add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
     add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records()], plan.scorecard())
-    drawn = [*plan.scorecard(), *plan.tables(), *plan.figures(), *plan.metrics(), *plan.heads(), *plan.timings()]
-    shown = [str(plan.files.shown(name)) for name, paper in plan.project.papers.items() if paper.figures]
-    add("build_report", [*drawn, *shown, *plan.records(), *plan.datasets()], [plan.report()])
+    drawn = [*plan.tables(*plan.project.reported), *plan.figures(*plan.project.reported)]
+    read = [*plan.scorecard(), *plan.metrics(), *plan.heads(), *plan.timings(), *plan.shown_runs(), *plan.records()]
+    add("build_report", [*drawn, *read, *plan.datasets()], [plan.report()])
     return made
 
 
@@ -127,7 +128,10 @@ def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
     names = job.names
     params: dict[str, dict[str, Callable[[], Any]]] = {
         "prepare_dataset": {"source": lambda: plan.preparation(names)},
-        "train_variant": {"settings": lambda: plan.training(names)},
+        "train_variant": {
+            "settings": lambda: plan.training(names),
+            "has_model_of": lambda: plan.has_model_of(names),
+        },
         "read_model": {
             "codes": lambda: plan.identities.read_model_codes(names),
             "latents": lambda: plan.latents_of(names),
@@ -149,6 +153,7 @@ def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
     sets: dict[str, list[str]] = {}
     if job.stage == "train_variant":
         sets = {"dataset": plan.training_set(names), "test": plan.evaluation_set(names)}
+        sets["start"] = plan.start_of(names)
     if "variant" in names:
         chosen["checkpoints"] = plan.checkpoints(names)
     return Names(

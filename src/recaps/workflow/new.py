@@ -10,7 +10,7 @@ from pathlib import Path
 
 from recaps import papers
 from recaps.config.families import families
-from recaps.config.load import read_yaml
+from recaps.config.reading import read_yaml
 from recaps.errors import UserError
 from recaps.io import short, write_text
 from recaps.nn.routing import registry

@@ -18,13 +18,15 @@ from typing import Any
 
 from recaps import checkout
 from recaps.config.base import snapshot_of
-from recaps.config.load import Project, load, merged
+from recaps.config.heads import Head
+from recaps.config.load import Project, load
+from recaps.config.reading import merged
+from recaps.config.studies import Row
 from recaps.config.variant import Output, Paper, Timing, Variant
 from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
-from recaps.report.claims import printed
 from recaps.workflow import checks, jobs, layout
 from recaps.workflow.identities import Identities
 from recaps.workflow.jobs import Job, Names
@@ -33,7 +35,18 @@ from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RE
 Inputs = dict[str, Any]
 
 #: Settings that change no number, or that are merged into others.
-MACHINE = {"papers", "without", "mirror", "device", "checkpoint_seconds", "data", "results", "overrides"}
+MACHINE = {
+    "papers",
+    "without",
+    "only",
+    "studies",
+    "mirror",
+    "device",
+    "checkpoint_seconds",
+    "data",
+    "results",
+    "overrides",
+}
 
 
 def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], root: Path) -> Plan:
@@ -91,10 +104,10 @@ class Plan:
 
     def any_of(self, kind: str) -> str:
         """Return the pattern of the names that a wildcard may take."""
-        papers = self.project.papers.values()
+        papers = self.project.every.values()
         names: dict[str, Iterable[str]] = {
             "scale": [self.scale],
-            "paper": self.project.papers,
+            "paper": self.project.every,
             "dataset": {*catalogue.names(), *map(self.project.dataset, catalogue.names())},
             "split": {split for name in catalogue.names() for split in catalogue.splits(name)},
             "variant": {name for paper in papers for name in paper.variants},
@@ -105,15 +118,15 @@ class Plan:
     # Targets
 
     def datasets(self) -> list[str]:
-        """Return the records of all prepared sets that the papers use."""
-        return [str(self.files.dataset(name) / "record.json") for name in self.sets()]
+        """Return the records of all prepared sets that the papers and the user's studies use."""
+        return [str(self.files.dataset(name) / "record.json") for name in self.sets(self.project.reported)]
 
     def prepared(self) -> list[str]:
         """Return all files of these sets."""
-        return [file for name in self.sets() for file in self.dataset_files(name)]
+        return [file for name in self.sets(self.project.reported) for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
-        """Return paper, variant and seed of all runs, or of those of some papers and variants.
+        """Return paper, variant and seed of all runs of the papers, or of those of some papers, studies and variants.
 
         Variants are given as `variant` or `paper/variant`.
         """
@@ -121,16 +134,16 @@ class Plan:
         return [
             (paper, variant, seed)
             for paper in papers or self.project.papers
-            for variant, settings in self.project.papers[paper].variants.items()
+            for variant, settings in self.project.every[paper].variants.items()
             if chosen is None or chosen & {variant, f"{paper}/{variant}"}
             for seed in self.project.seeds_of(settings)
         ]
 
     def of_run(self, paper: str, variant: str, seed: int) -> dict[str, list[str]]:
         """Return the files of a run by kind: `trained`, `read` from its model, and `heads` fitted on its latents."""
-        run, settings = self.files.run(paper, variant, seed), self.project.papers[paper].variants[variant]
+        run, settings = self.files.run(paper, variant, seed), self.project.every[paper].variants[variant]
         is_read = settings.latents or settings.probes
-        is_fitted = any(self.project.papers[paper].heads[head].kind != "argmax" for head in settings.heads)
+        is_fitted = any(self.project.every[paper].head(variant, head).kind != "argmax" for head in settings.heads)
         return {
             "trained": [str(run / file) for file in RUN_FILES],
             "read": [str(run / file) for file in READ_FILES] if is_read else [],
@@ -140,7 +153,7 @@ class Plan:
 
     def beside(self, paper: str, variant: str, seed: int) -> dict[str, int]:
         """Return the variants whose runs the record of a run needs, each with its seed."""
-        variants = self.project.papers[paper].variants
+        variants = self.project.every[paper].variants
         seeds = {name: self.project.seeds_of(variants[name]) for name in variants[variant].beside}
         return {name: seed if seed in each else each[0] for name, each in seeds.items()}
 
@@ -170,13 +183,17 @@ class Plan:
 
     def tables(self, *papers: str) -> list[str]:
         """Return the files of all tables, or of the tables of some papers."""
-        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.papers[paper].tables]
+        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.every[paper].tables]
         return [str(file) for paper, name in made for file in self.files.table(paper, name)]
 
     def figures(self, *papers: str) -> list[str]:
         """Return the files of all figures, or of the figures of some papers."""
-        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.papers[paper].figures]
+        made = [(paper, name) for paper in papers or self.project.papers for name in self.project.every[paper].figures]
         return [str(file) for paper, name in made for file in self.files.figure(paper, name)]
+
+    def shown_runs(self) -> list[str]:
+        """Return the files that name the runs which figures show."""
+        return [str(self.files.shown(name)) for name, paper in self.project.reported.items() if paper.figures]
 
     def scorecard(self) -> list[str]:
         return [*map(str, self.files.scorecard()), *(str(self.files.verdicts(paper)) for paper in self.project.papers)]
@@ -195,9 +212,14 @@ class Plan:
         """Return all files of all papers."""
         return list(dict.fromkeys(file for paper in self.project.papers for file in self.paper(paper)))
 
+    def studies(self) -> list[str]:
+        """Return all files of all studies."""
+        return list(dict.fromkeys(file for study in self.project.studies for file in self.paper(study)))
+
     def everything(self) -> list[str]:
         """Return all files. A target names each of them, as Snakemake does not replace other missing files."""
-        return list(dict.fromkeys([*self.prepared(), *self.papers(), *self.scorecard(), self.report()]))
+        made = [file for name in self.project.reported for file in self.paper(name)]
+        return list(dict.fromkeys([*self.prepared(), *made, *self.scorecard(), self.report()]))
 
     def readings(self) -> list[str]:
         """Return the pages of the papers."""
@@ -222,6 +244,20 @@ class Plan:
         """Return the test split of a variant's training data."""
         return self.dataset_files(self.project.resolve(self.variant(wildcards).test))
 
+    def start_of(self, wildcards: Any) -> list[str]:
+        """Return the files of the run whose trained weights a row of a study has or starts from, if it does."""
+        row = self.variant(wildcards)
+        if isinstance(row, Row) and (row.trained or row.start):
+            paper, variant = row.trained.split("/") if row.trained else (wildcards.paper, row.start)
+            files = self.of_run(paper, str(variant), int(wildcards.seed))["trained"]
+            return files if row.trained else files[:1]
+        return []
+
+    def has_model_of(self, wildcards: Any) -> str:
+        """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained."""
+        row = self.variant(wildcards)
+        return row.trained or "" if isinstance(row, Row) else ""
+
     def evaluation_set(self, wildcards: Any) -> list[str]:
         """Return the test split if the training evaluates on it."""
         return self.test_set(wildcards) if self.variant(wildcards).training.evaluate_every else []
@@ -240,13 +276,13 @@ class Plan:
     def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
         """Return the inputs of some tables or figures: the paper's metrics, and the records of the variants shown."""
         every = list(outputs)
-        variants = self.project.papers[paper].matching(tuple(name for each in every for name in each.needs))
+        variants = self.project.every[paper].matching(tuple(name for each in every for name in each.needs))
         timings = dict.fromkeys(name for each in every for name in each.timings)
         return [str(self.files.metrics(paper)), *self._records(paper, variants, timings)]
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
         """Return the records of all runs of a paper, and its timings."""
-        settings = self.project.papers[wildcards.paper]
+        settings = self.project.every[wildcards.paper]
         return self._records(wildcards.paper, settings.variants, settings.timings)
 
     # Settings of the rules
@@ -321,34 +357,36 @@ class Plan:
 
     def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
-        settings = self.project.papers[paper]
+        settings = self.project.every[paper]
         return {
-            head: {name: self._evaluation(settings, head, name) for name in protocols}
+            head: {name: self._evaluation(settings, settings.head(variant, head), name) for name in protocols}
             for head, protocols in settings.variants[variant].heads.items()
-            if (settings.heads[head].kind != "argmax") == fitted
+            if (settings.head(variant, head).kind != "argmax") == fitted
         }
 
-    def _evaluation(self, paper: Paper, head: str, protocol: str) -> dict[str, Any]:
+    def _evaluation(self, paper: Paper, head: Head, protocol: str) -> dict[str, Any]:
         # Its title may change without a new fit; the report takes it from the configuration.
         rules = paper.protocols[protocol].model_dump(mode="json") | {"title": protocol}
-        if paper.heads[head].kind == "argmax":
+        if head.kind == "argmax":
             rules["fit"] = None
         for part in filter(None, (rules["fit"], rules["test"])):
             share = self._share_of_usual_size(part["set"])
             part["set"] = self.project.resolve(part["set"])
             part["start"] = int(share * part["start"])
             part["count"] = part["count"] and max(1, int(share * part["count"]))
-        return {"head": paper.heads[head].model_dump(mode="json"), "protocol": rules}
+        return {"head": head.model_dump(mode="json"), "protocol": rules}
 
     def _share_of_usual_size(self, set_name: str) -> Fraction:
-        """Return the size of the user's own images relative to the set that they replace, at most 1; 1 without them."""
+        """Return the size of own or held-out images relative to the set that they replace, at most 1; 1 for others."""
         name, split = snapshot_of(self.project.resolve(set_name))[0].split("/")
         like, mine = self.project.origin(name)
-        if mine is None:
+        base, part = catalogue.base_of(like, split)
+        if mine is None and part not in catalogue.PARTS:
             return Fraction(1)
-        base, base_split = catalogue.base_of(like, split)
         usual = catalogue.STAND_IN_COUNTS if self.project.scale.stand_in else catalogue.entry(base).counts
-        return min(Fraction(self._own_sizes[mine][base_split], usual[base_split]), Fraction(1))
+        own = self._own_sizes[mine] if mine else usual
+        found = catalogue.part_size(own["train"], part) if part in catalogue.PARTS else own[part]
+        return min(Fraction(found, usual[{"learn": "train", "held_out": "test"}.get(part, part)]), Fraction(1))
 
     @functools.cached_property
     def _own_sizes(self) -> dict[str, dict[str, int]]:
@@ -363,44 +401,51 @@ class Plan:
         """
         values = self.project.model_dump(mode="json", exclude={"config": MACHINE})
         if paper:
-            values["papers"] = {paper: values["papers"][paper]}
+            kind = self._kind(paper)
+            values |= {"papers": {}, "studies": {}} | {kind: {paper: values[kind][paper]}}
             del values["left_out"], values["elsewhere"]
             values["scale"]["description"] = ""
         return values
 
+    def _kind(self, paper: str) -> str:
+        """Return the part of the project that holds a paper or a study."""
+        return "studies" if paper in self.project.studies else "papers"
+
     def measured(self, wildcards: Any) -> dict[str, Any]:
-        """Return the settings of a paper without its tables and figures: their captions change no metric."""
+        """Return the settings of a paper without its tables and figures: these change no metric."""
         values = self.settings(wildcards.paper)
-        values["papers"] = {name: {**each, "tables": {}, "figures": {}} for name, each in values["papers"].items()}
+        paper = values[self._kind(wildcards.paper)][wildcards.paper]
+        paper |= {key: {} for key in ("tables", "figures", "study", "changes") if key in paper}
         return values
 
     def measured_variant(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings of a paper with the run's variant and those beside it alone."""
-        paper = self.project.papers[wildcards.paper]
+        paper = self.project.every[wildcards.paper]
         kept = {"variants": self.with_beside(wildcards), "timings": {}, "tables": {}, "figures": {}}
-        alone = {wildcards.paper: paper.model_copy(update=kept)}
-        project = self.project.model_copy(update={"papers": alone, "left_out": {}, "elsewhere": {}})
+        alone = {self._kind(wildcards.paper): {wildcards.paper: paper.model_copy(update=kept)}}
+        none: dict[str, Any] = {"papers": {}, "studies": {}, "left_out": {}, "elsewhere": {}}
+        project = self.project.model_copy(update={**none, **alone})
         return project.model_dump(mode="json", exclude={"config": MACHINE})
 
     def with_beside(self, wildcards: Any) -> dict[str, Variant]:
         """Return a run's variant and those that its record needs."""
-        every = self.project.papers[wildcards.paper].variants
+        every = self.project.every[wildcards.paper].variants
         return {name: every[name] for name in (wildcards.variant, *every[wildcards.variant].beside)}
 
     def drawing(self, paper: str, kind: str) -> dict[str, Callable[[Any], Any]]:
         """Return the parameters of the rule that draws a paper's `tables` or `figures`."""
-        outputs: Mapping[str, Output] = getattr(self.project.papers[paper], kind)
+        outputs: Mapping[str, Output] = getattr(self.project.every[paper], kind)
         return {
             "identity": lambda wildcards: self.identity(f"draw_{kind}")(Names(paper=paper)),
             "project": lambda wildcards: self.drawn(paper, kind),
-            "printed": lambda wildcards: printed(checks.claims_of(paper)),
+            "printed": lambda wildcards: checks.printed_by(paper),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
     def drawn(self, paper: str, kind: str) -> dict[str, Any]:
         """Return the settings of a paper without its tables, or without its figures."""
         values = self.settings(paper)
-        values["papers"][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
+        values[self._kind(paper)][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
         return values
 
     def left_out(self, wildcards: Any) -> dict[str, Any]:
@@ -435,10 +480,10 @@ class Plan:
 
     # Names of files
 
-    def sets(self) -> list[str]:
-        """Return the sets that the papers use, by the names of their replacements at this scale."""
-        papers = self.project.papers.values()
-        return sorted({self.project.resolve(name) for paper in papers for name in paper.used_sets})
+    def sets(self, papers: Iterable[str]) -> list[str]:
+        """Return the sets that papers and studies use, by the names of their replacements at this scale."""
+        used = {name for paper in papers for name in self.project.every[paper].used_sets}
+        return sorted(map(self.project.resolve, used))
 
     def dataset_files(self, name: str) -> list[str]:
         """Return the files of a prepared split, by its name at this scale."""
@@ -457,19 +502,19 @@ class Plan:
     def _caption(self, paper: str, output: Output) -> str:
         mine = self.project.own_data(paper)
         note = f" OWN DATA: {', '.join(mine)}." if mine else ""
-        if any(self.project.stand_in(name) for name in self.project.papers[paper].used_sets):
+        if any(self.project.stand_in(name) for name in self.project.every[paper].used_sets):
             note += " STAND-IN DATA: the numbers show only that everything runs."
         return f"{output.title}. {output.caption}{note}"
 
     def variant(self, wildcards: Any) -> Variant:
-        paper = self.project.papers[wildcards.paper]
+        paper = self.project.every[wildcards.paper]
         if wildcards.variant not in paper.variants:
             where = checks.own_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 
     def _timing(self, wildcards: Any) -> Timing:
-        return self.project.papers[wildcards.paper].timings[wildcards.timing]
+        return self.project.every[wildcards.paper].timings[wildcards.timing]
 
     def timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""

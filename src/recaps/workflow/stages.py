@@ -75,16 +75,21 @@ def prepare_dataset(job: Any) -> None:
 
 def train_variant(job: Any, lease: Lease) -> None:
     """Train one variant of one paper with one seed. `lease` is that on the run."""
-    from recaps.training.run import train
+    from recaps.training.run import take_over, train
 
     names = job.wildcards
+    identity = {"paper": names.paper, "variant": names.variant, "scale": names.scale}
+    if job.params.has_model_of:
+        take_over(Path(job.input.start[0]).parent, job.params.settings, identity, Path(job.output.model).parent)
+        return
     test = [Path(file).parent for file in job.input.test]
     train(
         job.params.settings,
-        identity={"paper": names.paper, "variant": names.variant, "scale": names.scale},
+        identity=identity,
         seed=int(names.seed),
         dataset=Path(job.input.dataset[0]).parent,
         test=test[0] if test else None,
+        start=Path(job.input.start[0]) if job.input.start else None,
         modules=job.params.identity["modules"],
         out=Path(job.output.model).parent,
         checkpoints=Path(job.params.checkpoints),
@@ -156,11 +161,11 @@ def record_run(job: Any) -> None:
         return Run(
             folder=files.run(names.paper, variant, seed),
             name=names.paper,
-            paper=project.papers[names.paper],
+            paper=project.every[names.paper],
             variant=variant,
             seed=seed,
             datasets=files.folder / "datasets",
-            resolve=project.resolve,
+            resolve=project.resolver(names.paper),
             beside=beside,
         )
 
@@ -230,7 +235,7 @@ def saved_results(job: Any) -> Any:
     from recaps.workflow.layout import Layout
 
     project = Project.model_validate(job.params.project)
-    [name] = project.papers
+    [name] = project.every
     printed = {claim: Printed(*each) for claim, each in job.params.printed.items()}
     return of_project(project, name, Layout(Path(job.output[0]).parents[2]), printed)
 

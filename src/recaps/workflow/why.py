@@ -13,6 +13,7 @@ from recaps.identity import differences
 from recaps.io import read_json
 from recaps.training import lease
 from recaps.training.checkpoint import IDENTITY
+from recaps.workflow import jobs
 from recaps.workflow.jobs import Job
 from recaps.workflow.layout import HEADS
 from recaps.workflow.plan import Plan
@@ -37,8 +38,9 @@ def of_all(plan: Plan) -> list[str]:
     """Return a line for each result that does not match the plan, and for checkpoints that no run of it needs."""
     state = State(plan)
     found = [f"{job}: {reason}" for job in plan.jobs if (reason := state.reason(job))]
-    missing = sum(not _is_there(job) for job in plan.jobs)
-    lines = [*found, f"{len(plan.jobs)} results: {missing} not made yet, {len(found)} differ from the plan"]
+    planned = jobs.needed(plan.jobs, plan.everything())
+    missing = sum(not _is_there(job) for job in planned)
+    lines = [*found, f"{len(planned)} results: {missing} not made yet, {len(found)} differ from the plan"]
     if left := [*orphans(plan)]:
         size = sum(_size(folder) for folder in left) / 1e6
         lines.append(f"{len(left)} folders of checkpoints ({size:.1f} MB) belong to no run of the plan:")
@@ -50,7 +52,7 @@ def of_all(plan: Plan) -> list[str]:
 def orphans(plan: Plan) -> Iterator[Path]:
     """Yield the folders of checkpoints that no run of the plan would continue and that no process holds.
 
-    Those of papers and variants that the plan leaves aside stay: their runs may be unfinished.
+    Those of papers, studies and variants that the plan leaves aside stay: their runs may be unfinished.
     """
     aside = {*papers.names()} - {*plan.project.papers}
     aside |= {f"{paper}/{variant}" for paper, lost in plan.project.left_out.items() for variant in lost.variants}
@@ -58,6 +60,8 @@ def orphans(plan: Plan) -> Iterator[Path]:
     state = State(plan)
     for folder in sorted(plan.files.folder.glob("checkpoints/*/*/seed-*/*/")):
         paper, variant = folder.parts[-4:-2]
+        if "." in paper and paper not in plan.project.studies:
+            continue
         if folder.name == HEADS or aside & {paper, f"{paper}/{variant}"} or lease.holder(folder.parent):
             continue
         job, file = planned.get("/".join(folder.parts[-4:-1])), folder / IDENTITY
@@ -91,11 +95,11 @@ def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
         words = words[words.index("runs") + 1 :]
     wanted = [
         run
-        for run in plan.runs()
+        for run in plan.runs(plan.project.every)
         if words[:2] == [run[0], run[1]] and (len(words) < 3 or words[2] in (f"seed-{run[2]}", str(run[2])))
     ]
     if not wanted:
-        known = [f"{paper}/{variant}" for paper, variant, _ in plan.runs()]
+        known = [f"{paper}/{variant}" for paper, variant, _ in plan.runs(plan.project.every)]
         raise UserError(f"why: the plan has no run '{name}'{nearest('/'.join(words[:2]), known)}")
     return wanted
 

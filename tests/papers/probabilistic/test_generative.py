@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -20,13 +18,11 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO, config_enumerate
 from torch import Tensor
 
-from recaps.arrays import Arrays, read, save
-from recaps.config.heads import Head
+from recaps.arrays import read
 from recaps.config.training import Training
-from recaps.evaluation.heads import classifier
 from recaps.models import build
 from recaps.nn.poses import rotated, warp
-from recaps.papers.probabilistic import diagrams, free_form_trials, probes
+from recaps.papers.probabilistic import diagrams, probes
 from recaps.papers.probabilistic.capsules import Belief, GenerativeCapsules, Inferred, ObjectEncoder
 from recaps.papers.probabilistic.compositing import over
 from recaps.papers.probabilistic.generative_model import (
@@ -597,47 +593,17 @@ def test_free_form_inference_climbs_the_bound_of_each_image(poses: str) -> None:
 
 
 def test_free_form_inference_of_presences_alone_and_with_other_draws() -> None:
-    net, images = model(free_steps=4, free_rate=0.05), torch.rand(2, *SHAPE)
-    alone = probes.free_form(net, images, torch.tensor([0, 1]), presences_only=True)
+    images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
+    every, alone, others = (
+        probes.free_form(model(free_steps=4, free_rate=0.05, **options), images, labels)
+        for options in ({}, {"free_presences_only": True}, {"free_draws": "other draws"})
+    )
     assert torch.equal(alone["pose_free"], alone["pose"])
     assert torch.equal(alone["chain_free"], alone["chain"])
     assert not torch.allclose(alone["presence_free"], alone["presence"])
-    every = probes.free_form(net, images, torch.tensor([0, 1]))
-    others = probes.free_form(net, images, torch.tensor([0, 1]), purpose="other draws")
     assert not torch.equal(every["pose_free"], every["pose"])
     assert not torch.equal(every["presence_free"], others["presence_free"])
     assert torch.equal(every["presence"], others["presence"])
-
-
-def test_the_trials_of_free_form_inference_write_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, random = model(free_steps=2), np.random.default_rng(0)
-    images = random.integers(0, 256, (6, *SHAPE), dtype=np.uint8)
-    save(Arrays(images, np.arange(6) % 3), tmp_path / "test")
-    fitted = {"presence": random.normal(size=(12, 3)).astype(np.float32), "labels": np.arange(12) % 3}
-    monkeypatch.setattr(free_form_trials.devices, "choose", lambda name, threads: torch.device("cpu"))
-    monkeypatch.setattr(free_form_trials.recaps, "load", lambda run, device: SimpleNamespace(model=net))
-    monkeypatch.setattr(free_form_trials, "read", lambda file, names, part: fitted)
-    runs = [str(tmp_path / f"seed-{seed}") for seed in (0, 3)]
-    command = [*runs, "--data", str(tmp_path / "test"), "--images", "5", "--out", str(tmp_path / "trials.csv")]
-    assert free_form_trials.main(command) == 0
-    table = pd.read_csv(tmp_path / "trials.csv")
-    assert table["seed"].tolist() == [0] * 3 + [3] * 3
-    assert table["optimised"].tolist() == ["all", "all, other draws", "presences"] * 2
-    assert set(table["n"]) == {5}
-    assert (table["correlation with the first trial"][::3] == 1).all()
-    classify = classifier(Head(kind="linear", features=("presence",), C=100, standardise=True))
-    classify.fit(fitted["presence"], fitted["labels"])
-    found = probes.free_form(net, torch.from_numpy(images[:5]) / 255, torch.arange(5) % 3, presences_only=True)
-    for column, name in (("before", "presence"), ("after", "presence_free")):
-        right = classify.predict(found[name].numpy()) == np.arange(5) % 3
-        assert table[f"accuracy % {column}"][2] == pytest.approx(100 * right.mean())
-    assert table["bound after"][2] == pytest.approx(float(found["bound_along"][-1].mean()), abs=0.006)
-
-
-def test_trials_without_data_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [str(tmp_path / "seed-0"), "--data", str(tmp_path / "none"), "--out", str(tmp_path / "trials.csv")]
-    assert free_form_trials.main(command) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_the_antithetic_draw_is_the_mirrored_one() -> None:

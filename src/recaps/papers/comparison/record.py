@@ -12,9 +12,15 @@ from recaps.report.metrics import first_of_each
 
 
 def record(run: Run) -> Record:
-    """The accuracies of all heads, and the pictures of `reconstructions` if the model decodes."""
-    shown = "reconstructions" in run.settings.probes
-    return Record(run.accuracies(), {"reconstructions": _pictures(run.probe("reconstructions"))} if shown else {})
+    """The accuracies of all heads, those with noise, and the pictures of `reconstructions` if the model decodes."""
+    rows, shown = run.accuracies(), "reconstructions" in run.settings.probes
+    if "noise" in run.settings.probes:
+        kinds = {name: each for name, each in run.probe("noise").items() if each.dtype == bool and each.ndim}
+        rows += [
+            run.number(f"noise-{name}", 100 * each.mean(), "percent", run.test_set, n=len(each))
+            for name, each in kinds.items()
+        ]
+    return Record(rows, {"reconstructions": _pictures(run.probe("reconstructions"))} if shown else {})
 
 
 def _pictures(probe: Mapping[str, Array]) -> dict[str, Array]:

@@ -14,6 +14,7 @@ class ExpertsOptions(ModelOptions):
     """Autoencoder, capsule encoder W and capsule decoder U, each learned in its own phase with the rest fixed."""
 
     module: ClassVar[str] = "recaps.papers.experts.experts"
+    after_training: ClassVar[tuple[str, ...]] = ("restricted", "gaussian", "sample_coupling", "samples")
     family: Literal["experts"] = "experts"
     channels: tuple[Positive, Positive] = (128, 128)
     """Filters of the two convolutions: 9x9 with stride 1 and 9x9 with stride 2."""
@@ -97,6 +98,7 @@ class RBMOptions(ModelOptions):
     """Binary hidden units on pixels taken as probabilities, trained by persistent contrastive divergence."""
 
     module: ClassVar[str] = "recaps.papers.experts.rbm"
+    after_training: ClassVar[tuple[str, ...]] = ("samples", "gibbs_steps")
     family: Literal["rbm"] = "rbm"
     hidden: int = Field(320, ge=1)
     """Hidden units; 320 is the number of values in 20 capsules of 16 dimensions."""

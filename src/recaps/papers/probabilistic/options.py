@@ -16,6 +16,15 @@ class GenerativeOptions(ModelOptions):
     """
 
     module: ClassVar[str] = "recaps.papers.probabilistic.capsules"
+    after_training: ClassVar[tuple[str, ...]] = (
+        "free_steps",
+        "free_rate",
+        "free_pairs",
+        "free_draws",
+        "free_presences_only",
+        "free_samples",
+        "samples",
+    )
     family: Literal["generative"] = "generative"
     objects: int = Field(16, ge=1)
     """Number n0 of object capsules, the upper layer."""
@@ -114,6 +123,10 @@ class GenerativeOptions(ModelOptions):
     """Reading. First learning rate of Adam in free-form inference. It falls linearly to zero."""
     free_pairs: int = Field(1, ge=1)
     """Reading. Pairs of antithetic draws per step of free-form inference."""
+    free_draws: str = "free-form"
+    """Name of the random draws of free-form inference. Another name gives other draws."""
+    free_presences_only: bool = False
+    """Whether free-form inference changes only the log odds of the objects' presences."""
     free_samples: int = Field(8, ge=1)
     """Draws that the reported bound of free-form inference is averaged over."""
     samples: int = Field(100, ge=1)

@@ -87,27 +87,17 @@ def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tenso
     return {"angles": angles, **free_form(model, turned, labels)}
 
 
-def free_form(
-    model: GenerativeCapsules,
-    images: Tensor,
-    labels: Tensor,
-    *,
-    presences_only: bool = False,
-    purpose: str = "free-form",
-) -> dict[str, Tensor]:
+def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Free-form inference: ascent of the bound in the parameters of q of each image (section 2.4), by Adam.
 
     The paper says "basic gradient descent". Adam moves a variable on which the bound hardly depends as fast as others.
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
-    `free_form_trials.py` uses the last two arguments.
 
     Args:
-        model: the model.
+        model: the model. Its options `free_...` say how.
         images: [B, C, H, W].
         labels: not used.
-        presences_only: whether only the log odds of the objects' presences are optimised.
-        purpose: name of the random draws. Another name gives other draws.
 
     Returns:
         `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K]; the `images`; for the
@@ -120,7 +110,7 @@ def free_form(
         start = inferred._replace(part_belief=_free(inferred.part_belief), object_belief=_free(inferred.object_belief))
         free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
         every = [values for belief in (free.part_belief, free.object_belief) for values in belief if values is not None]
-        learned = [free.object_belief.logits] if presences_only else every
+        learned = [free.object_belief.logits] if model.options.free_presences_only else every
         adam = torch.optim.Adam(learned, lr=model.options.free_rate)
         reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
         along = []
@@ -132,7 +122,7 @@ def free_form(
                 adam.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
                 adam.zero_grad()
                 for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
-                    drawn = _drawn(model, free, purpose, step * model.options.free_pairs + pair, sign)
+                    drawn = _drawn(model, free, model.options.free_draws, step * model.options.free_pairs + pair, sign)
                     bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
                     torch.autograd.backward(-bound, inputs=learned)
                 adam.step()

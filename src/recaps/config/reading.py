@@ -1,0 +1,148 @@
+"""Read YAML files, merge and validate settings, and report a mistake in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from recaps.config.workflow import TEXT
+from recaps.errors import UserError, nearest
+from recaps.io import short
+
+Model = TypeVar("Model", bound=BaseModel)
+
+#: The safe loader in C, ten times as fast, where PyYAML was built with it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def merge(base: Any, change: Any) -> Any:
+    """Merge two mappings, and the mappings in them; `change` replaces anything else.
+
+    A section with another `name`, such as that of a routing, replaces the section: their options differ.
+    """
+    if isinstance(base, str) and isinstance(change, Mapping):
+        base = {"name": base}
+    if isinstance(base, Mapping) and isinstance(change, Mapping):
+        if base.get("name") != change.get("name", base.get("name")):
+            return change
+        merged = dict(base)
+        for key, value in change.items():
+            merged[key] = merge(base[key], value) if key in base else value
+        return merged
+    return change
+
+
+def merged(sources: Iterable[Path | Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the settings of several sources, files or mappings. Later sources override earlier ones.
+
+    A missing file has no settings: Snakemake has already reported those that the user named.
+    """
+    values: dict[str, Any] = {}
+    for source in sources:
+        if isinstance(source, Mapping):
+            values = merge(values, source)
+        elif source.exists():
+            values = merge(values, read_yaml(source))
+    return values
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"{short(file)}: no such file") from error
+    except OSError as error:
+        raise UserError(f"{short(file)}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{short(file)}: not UTF-8 text; save it in this encoding") from error
+    return mapping(text, str(short(file)))
+
+
+def mapping(text: str, where: str) -> dict[str, Any]:
+    """Parse YAML. Text that is not a mapping raises UserError with `where`."""
+    try:
+        values = yaml.load(text, Loader=_LOADER)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: expected a mapping of keys to values")
+    return values
+
+
+def check(model: type[Model], values: Any, where: str) -> Model:
+    """Validate `values`. A mistake raises UserError with `where`, the key and the nearest valid key."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_first_line(error, model)}") from error
+
+
+def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
+    # A misspelt key of a required setting causes two errors. "Unknown key" is more helpful than "missing".
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    path, keys = _locate(model, [str(part) for part in first["loc"]])
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{key}'{nearest(path[-1], keys)}"
+    if first["type"] == "union_tag_invalid":
+        tags = [tag.strip("' ") for tag in first["ctx"]["expected_tags"].split(",")]
+        kind = "family" if "family" in first["ctx"]["discriminator"] else path[-1]
+        return f"{key}: there is no {kind} '{first['ctx']['tag']}'{nearest(first['ctx']['tag'], tags)}"
+    if first["type"] == "union_tag_not_found":
+        return f"{key}: {first['ctx']['discriminator']} is missing"
+    if path[-1:] == ["[key]"]:
+        return f"{'.'.join(path[:-1])}: a name consists of lower-case letters, digits and dashes"
+    message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
+    message = re.sub(r"a valid dictionary.*", "a mapping", message)
+    if message.startswith("Input should"):
+        message += f", not {first['input']!r}"
+    return f"{key}: {message}" if key else message
+
+
+def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[str]]:
+    """Return the path as the user wrote it, and the valid keys of the section that holds its last part.
+
+    Pydantic's paths contain the tags of unions (`model.supcaps.capsules`); the user's file does not. The function
+    follows the path through the JSON schema.
+    """
+    schema = model.model_json_schema()
+    node = schema
+    written: list[str] = []
+    keys: list[str] = []
+    for part in path:
+        node = _resolve(node, schema.get("$defs", {}))
+        tags = node.get("discriminator", {}).get("mapping", {})
+        if part in tags:
+            node = {"$ref": tags[part]}
+            continue
+        if part in (TEXT, node.get("title")):
+            continue
+        written.append(part)
+        keys = list(node.get("properties", {}))
+        node = _child(node, part)
+    return written, keys
+
+
+def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Follow references, and unions of one section with null or text (`Part | None`)."""
+    while True:
+        every = node.get("anyOf", node.get("oneOf", ()))
+        choices = [choice for choice in every if choice.get("type") not in ("null", "string")]
+        if "$ref" in node:
+            node = definitions[node["$ref"].rsplit("/", 1)[-1]]
+        elif len(choices) == 1:
+            node = choices[0]
+        else:
+            return node
+
+
+def _child(node: dict[str, Any], part: str) -> dict[str, Any]:
+    """Return the schema of a key: its own, or, where the user chooses the keys, that of all keys."""
+    named = list(node.get("patternProperties", {}).values())
+    child = node.get("properties", {}).get(part) or (named[0] if named else node.get("additionalProperties"))
+    return child if isinstance(child, dict) else {}

@@ -1,0 +1,227 @@
+"""Studies: runs that vary options of a paper's variants, beside the paper's own runs.
+
+A study becomes a paper of its own, `<paper>.<study>`, whose variants are its rows. So its runs are made, identified and
+recorded like all others, with the code of its paper.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from recaps.config.base import Name, snapshot_of
+from recaps.config.heads import Head, listed
+from recaps.config.reading import check, merge
+from recaps.config.variant import Paper, Study, Variant
+from recaps.datasets import catalogue
+from recaps.errors import UserError, nearest
+
+RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+
+#: The part of a train split that takes the place of a split in studies that are judged on held-out images.
+PART_OF = {"train": "learn", "test": "held_out"}
+#: Keys of a variant that a study replaces as a whole.
+WHOLE = ("latents", "heads", "probes")
+
+Values = dict[str, Any]
+
+
+class Row(Variant):
+    """A variant of a study."""
+
+    trained: str | None = None
+    """The run whose trained model it has, `paper/variant`, because their trainings are the same."""
+    start: RowName | None = None
+    """The row whose trained weights it starts from."""
+    own_heads: dict[Name, Head] = {}
+    """The heads whose settings it changes."""
+    beside: tuple[RowName, ...] = ()
+
+
+class Studied(Paper):
+    """A study, as a paper."""
+
+    variants: dict[RowName, Row]  # type: ignore[assignment]
+    study: Study
+    changes: dict[RowName, Values]
+    """What each row of the table changes, by the heading of a column."""
+    reported: bool = False
+    """Whether the report shows it, as a study in the user's own settings."""
+
+    def head(self, variant: str, head: str) -> Head:
+        return self.variants[variant].own_heads.get(head, self.heads[head])
+
+
+def held_out(set_name: str) -> str:
+    """Return the part of a train split that takes the place of a split, e.g. `mnist/held_out` of `mnist/test`.
+
+    A part stays. Held-out images of affNIST are generated from held-out digits of MNIST.
+
+    Raises:
+        UserError: no part takes its place.
+    """
+    each, snapshot = snapshot_of(set_name)
+    name, split = each.split("/")
+    if split in PART_OF.values():
+        return set_name
+    name, part = catalogue.GENERATED.get(name, name), PART_OF.get(split)
+    if part not in catalogue.splits(name):
+        raise UserError(f"no held-out images take the place of {each}; set `judged: test`")
+    return f"{name}/{part}" + (f"@{snapshot}" if snapshot else "")
+
+
+def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool = False) -> Studied:
+    """Return a study of `paper`, as a paper.
+
+    Args:
+        name: the study's name.
+        study: the study; `of` names no paper.
+        where: the file and key of the study, for messages.
+        reported: whether the report shows it.
+
+    Raises:
+        UserError: a mistake in the study.
+    """
+    rows, changes = dict[str, Values](), dict[str, Values]()
+    for key, base, cells, options in _rows(paper, study, where):
+        if key in rows:
+            raise UserError(f"{where}: two rows would be called {key}; give them names (`rows`)")
+        if options.get("start", key) not in (*rows, key):
+            raise UserError(f"{where}: {key}: there is no row '{options['start']}' above to start from")
+        rows[key], changes[key] = _changed(paper, base, options), {"variant": paper.variants[base].title} | cells
+    if len({each["variant"] for each in changes.values()}) == 1 and any(len(each) > 1 for each in changes.values()):
+        changes = {
+            key: {name: cell for name, cell in each.items() if name != "variant"} for key, each in changes.items()
+        }
+    for other in dict.fromkeys(each for row in rows.values() for each in row.get("beside", ())):
+        rows.setdefault(other, _changed(paper, other, {}))
+    used = {each for row in rows.values() for every in row.get("heads", {}).values() for each in every}
+    protocols = {key: each.model_dump(exclude_unset=True) for key, each in paper.protocols.items() if key in used}
+    if study.judged == "held-out":
+        try:
+            rows = {key: _moved(row) for key, row in rows.items()}
+            protocols = {key: _moved_parts(each) for key, each in protocols.items()}
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+    images = {"held-out": "held-out training images", "test": "test images"}[study.judged]
+    about = {"title": study.title or f"Study: {name}", "caption": f"{study.caption} Judged on {images}.".lstrip()}
+    values = {
+        **paper.model_dump(include={"title", "authors", "reference", "heads"}),
+        "protocols": protocols,
+        "variants": {key: {**row, "seeds": study.seeds} for key, row in rows.items()},
+        "tables": {"table": about},
+        "figures": {"figure": about} if study.figure else {},
+        "study": study,
+        "changes": changes,
+        "reported": reported,
+    }
+    return check(Studied, values, where)
+
+
+def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[str, Variant], seeds: Seeds) -> Studied:
+    """Return a study in which rows take the model of a run whose training is the same.
+
+    Args:
+        name: the name of the study, `<paper>.<study>`.
+        study: the study.
+        paper: the name of its paper.
+        variants: the variants of the paper.
+        seeds: returns the seeds of a variant.
+    """
+    same: dict[str, str] = {}
+    for key, each in variants.items() if study.study.judged == "test" else ():
+        if set(seeds(each)) >= set(study.study.seeds or seeds(next(iter(study.variants.values())))):
+            same.setdefault(_training(each), f"{paper}/{key}")
+    shared: dict[str, Row] = {}
+    for key, row in study.variants.items():
+        taken = same.setdefault(_training(row), f"{name}/{key}")
+        shared[key] = row if taken == f"{name}/{key}" else row.model_copy(update={"trained": taken})
+    return study.model_copy(update={"variants": shared})
+
+
+Seeds = Callable[[Variant], Sequence[int]]
+
+
+def matching(paper: Paper, patterns: Sequence[str], where: str) -> tuple[str, ...]:
+    """Return the variants that match any of some patterns. Raises UserError if a pattern matches none."""
+    for each in patterns:
+        if not paper.matching((each,)):
+            raise UserError(f"{where}: there is no variant '{each}'{nearest(each, paper.variants)}")
+    return paper.matching(tuple(patterns))
+
+
+def _training(variant: Variant) -> str:
+    """Return what two variants with the same trained model have in common."""
+    start = variant.start if isinstance(variant, Row) else None
+    model = variant.model.model_dump_json(exclude=set(variant.model.after_training))
+    return f"{variant.data} {start} {model} {variant.training.model_dump_json()}"
+
+
+def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values]]:
+    """Yield the name of each row, its variant, its cells in the table, and its options."""
+    for row, given in (study.rows or {"": {}}).items():
+        options = dict(given)
+        of, vary, start = (options.pop(key, None) for key in ("of", "vary", "start"))
+        vary = study.vary if vary is None else vary
+        bases = matching(paper, listed(of or study.of), where)
+        short = _last_parts(list(vary))
+        for base, values in itertools.product(bases, itertools.product(*vary.values())):
+            varied = dict(zip(vary, values, strict=True))
+            cells = {short[key]: value for key, value in varied.items()}
+            words = [base, *([row] if row else []), *(f"{key}-{_word(value)}" for key, value in cells.items())]
+            started = {"start": f"{base}-{start}"} if start else {}
+            yield (
+                "-".join(words).lower().replace("_", "-"),
+                base,
+                ({"row": row} if row else {}) | cells,
+                {**study.fixed, **options, **varied, **started},
+            )
+
+
+def _last_parts(options: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each option's name, or the whole name where two have the same last part."""
+    last = [each.rpartition(".")[2] for each in options]
+    return {each: short if last.count(short) == 1 else each for each, short in zip(options, last, strict=True)}
+
+
+def _word(value: Any) -> str:
+    """Return a value as a part of a row's name."""
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    text = "-".join("none" if each is None else str(each) for each in values)
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "empty"
+
+
+def _changed(paper: Paper, base: str, options: Values) -> Values:
+    """Return the settings of a variant with options changed."""
+    made: Values = paper.variants[base].model_dump(mode="json", exclude_unset=True)
+    changes: Values = {}
+    for name, value in options.items():
+        if name in WHOLE:
+            made[name] = value
+            continue
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        changes = merge(changes, value)
+    own = changes.pop("heads", {})
+    for head in own:
+        if head not in paper.heads:
+            raise UserError(f"there is no head '{head}'{nearest(head, paper.heads)}")
+    heads = {head: merge(paper.heads[head].model_dump(), each) for head, each in own.items()}
+    return {**merge(made, changes), "own_heads": heads}
+
+
+def _moved(row: Values) -> Values:
+    """Return the settings of a variant with held-out images in place of test images."""
+    latents = {held_out(name): limit for name, limit in row.get("latents", {}).items()}
+    images = [held_out(name) for name in row.get("images", ())]
+    return {**row, "data": held_out(row["data"]), "latents": latents, "images": images}
+
+
+def _moved_parts(protocol: Values) -> Values:
+    """Like `_moved`, for a protocol."""
+    parts = {key: part for key, part in protocol.items() if isinstance(part, Mapping)}
+    return protocol | {key: {**part, "set": held_out(part["set"])} for key, part in parts.items()}
