@@ -426,7 +426,7 @@ def test_edit_that_makes_what_is_computed_from_runs_new(
     new = {name for name, modules in after.items() if modules != before(stage)[name]}
     assert {paper for paper, *_ in new} == papers
     if stage == "read_model":
-        assert new == {name for name in VARIANTS if name[0] == "sparse" and VARIANTS[name].probes}, "studies probe nothing"
+        assert new == {name for name in VARIANTS if name[0] == "sparse" and VARIANTS[name].probes}
 
 
 def test_this_package() -> None:

@@ -1,0 +1,60 @@
+"""The studies of the papers and of a user, made beside the finished smoke workflow."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+from clones import SMOKE, Clone
+
+from recaps import papers
+from recaps.config.load import Project
+from recaps.io import digest_of
+
+#: A user's study of two rows, which share the trained model of the paper's own run.
+MINE = "studies={mine: {of: experts/mnist-vae, judged: test, vary: {heads.linear.C: [1, 100]}, figure: linear-mnist}}"
+
+
+def of_papers(clone: Clone, project: Project) -> dict[str, str]:
+    """The digests of the files of the papers' runs, tables and figures."""
+    smoke = clone.folder / "results" / "smoke"
+    files = [
+        file for name in project.papers for kind in ("runs", "papers") for file in (smoke / kind / name).rglob("*")
+    ]
+    return {str(file): digest_of(file) for file in files if file.is_file()}
+
+
+def test_the_studies_of_the_papers(finished: Clone, project: Project) -> None:
+    before = of_papers(finished, project)
+    done = finished.snakemake(*SMOKE, "--", "studies")
+    assert done.status == 0, done.output[-6000:]
+    assert len({papers.of(name) for name in project.studies}) >= 4
+    smoke = finished.folder / "results" / "smoke"
+    for name, study in project.studies.items():
+        table = pd.read_csv(smoke / "papers" / name / "table.csv")
+        assert len(table) == len(study.changes)
+        assert set(study.study.columns) <= set(table.columns)
+        for variant, row in study.variants.items():
+            record = json.loads((smoke / "runs" / name / variant / "seed-0" / "record.json").read_text())
+            assert record.get("trained") == row.trained
+            assert record["dataset"]["split"] == row.data.split("/")[1]
+    trained = sum(row.trained is None for study in project.studies.values() for row in study.variants.values())
+    logs = [log.read_text() for log in (smoke / "logs" / "train_variant").glob("*.*-seed-0.log")]
+    assert sum("step" in log for log in logs) == trained
+    assert of_papers(finished, project) == before, "the papers' own results stay as they are"
+    assert finished.plan() == finished.plan("--", "studies") == {}
+
+
+def test_a_users_study_is_in_the_report(finished: Clone) -> None:
+    planned = finished.plan("--config", MINE)
+    assert planned["train_variant"] == 3, "two rows, and the judge beside them"
+    assert not {"draw_figures_of_experts", "prepare_dataset"} & planned.keys()
+    done = finished.snakemake(*SMOKE, "--config", MINE)
+    assert done.status == 0, done.output[-6000:]
+    smoke = finished.folder / "results" / "smoke"
+    assert pd.read_csv(smoke / "papers/experts.mine/table.csv")["C"].tolist() == [1, 100]
+    report = (smoke / "report.html").read_text()
+    assert 'id="paper-experts.mine"' in report
+    assert "Study: mine" in report
+    # Without the study, the report is made again without it, and nothing else.
+    assert set(finished.plan()) == {"build_report", "all", "total"}
