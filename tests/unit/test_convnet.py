@@ -34,3 +34,48 @@ def test_images_that_pooling_leaves_nothing_of_are_refused() -> None:
     with pytest.raises(UserError, match="images of 12x12 are too small for its convolutions"):
         build(ConvNetOptions(channels=(3, 4)), (1, 12, 12), 10)
     assert build(ConvNetOptions(channels=(3, 4), hidden=2, pooling=False), (1, 12, 12), 10)
+
+
+def test_a_list_of_hidden_layers() -> None:
+    model = build(ConvNetOptions(channels=(3,), hidden=(7, 6)), (1, 12, 12), 10)
+    assert [tuple(each.shape) for each in model.parameters() if each.ndim == 2] == [(7, 3 * 16), (6, 7), (10, 6)]
+    assert model.latents(torch.rand(2, 1, 12, 12))["hidden"].shape == (2, 6)
+
+
+def test_released_initial_values() -> None:
+    torch.manual_seed(0)
+    model = build(ConvNetOptions(channels=(64, 64), hidden=200, initial="released"), (1, 28, 28), 10)
+    for name, values in model.named_parameters():
+        if name.endswith("bias"):
+            assert torch.equal(values, torch.full_like(values, 0.1))
+        else:
+            deviation = 0.05 if values.ndim == 4 else 0.1
+            # Cut at two standard deviations, which leaves 0.88 of them.
+            assert values.abs().max() <= 2 * deviation
+            assert values.std().item() == pytest.approx(0.88 * deviation, rel=0.06)
+
+
+def test_margin_loss_is_that_of_the_released_code() -> None:
+    """Its function `_margin_loss` shifts the scores by 0.5 and has a margin of 0.4; half of it counts."""
+    model = build(ConvNetOptions(channels=(3,), hidden=4, loss="margin"), (1, 12, 12), 10)
+    images, labels = torch.rand(5, 1, 12, 12), torch.tensor([0, 3, 9, 9, 1])
+    expected = 0.0
+    for scores, label in zip(model.class_scores(images).detach(), labels, strict=True):
+        for place, score in enumerate(scores - 0.5):
+            if place == label:
+                expected += 0.5 * float(score < 0.4) * float(score - 0.4) ** 2
+            else:
+                expected += 0.5 * 0.5 * float(score > -0.4) * float(score + 0.4) ** 2
+    losses = model.losses({"images": images, "labels": labels}, 0)
+    assert losses["loss"].item() == pytest.approx(expected / 50, rel=1e-5)
+
+
+def test_dropout_depends_on_the_step_and_is_off_in_evaluation() -> None:
+    model = build(ConvNetOptions(channels=(3,), hidden=400, dropout=0.5), (1, 12, 12), 10)
+    batch = {"images": torch.rand(5, 1, 12, 12), "labels": torch.zeros(5, dtype=torch.long)}
+    first, again, second = (model.losses(batch, step)["loss"] for step in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert torch.equal(model.class_scores(batch["images"]), model.class_scores(batch["images"]))
+    plain = build(ConvNetOptions(channels=(3,), hidden=400), (1, 12, 12), 10)
+    assert set(model.state_dict()) - set(plain.state_dict()) == {"noise.key"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -69,7 +69,7 @@ class Supervised(ClassCapsules):
 
 
 class ConvNetOptions(ModelOptions):
-    """Convolutions, one hidden layer, and a softmax over the classes."""
+    """Convolutions, hidden layers, and class scores."""
 
     module: ClassVar[str] = "recaps.models.convnet"
     family: Literal["convnet"] = "convnet"
@@ -79,8 +79,17 @@ class ConvNetOptions(ModelOptions):
     """2x2 max pooling after the ReLU of each convolution."""
     kernel: int = Field(5, ge=1)
     """Side of the convolutions' kernels, in pixels."""
-    hidden: int = Field(1024, ge=1)
-    """Width of the hidden layer."""
+    hidden: Positive | Annotated[tuple[Positive, ...], Field(min_length=1)] = 1024
+    """Width of the hidden layer, or a list of the widths of several. A ReLU follows each."""
+    dropout: float = Field(0, ge=0, lt=1)
+    """Probability of dropping a value of the last hidden layer in training."""
+    loss: Literal["cross_entropy", "margin"] = "cross_entropy"
+    """Reading. Loss on the class scores. `margin`: the margin loss of class capsules, half of its mean over classes, by
+    default in the code released with SUPCAPS."""
+    initial: Literal["pytorch", "released"] = "pytorch"
+    """Reading. Initial weights and biases. `pytorch`: its default, uniform and scaled by the number of inputs.
+    `released`: truncated normal weights with a standard deviation of 0.05 in convolutions and 0.1 in full layers, and
+    biases of 0.1, as in the code released with SUPCAPS."""
     classes: int = Field(10, ge=2)
     """Number of classes."""
 
