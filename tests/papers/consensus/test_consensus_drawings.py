@@ -40,7 +40,8 @@ CURVES = {"em": (50, 20, 8), "similarity": (90, 30, 12), "connectionist": (40, 6
 
 
 def config(*without: str, **overrides: Any) -> Project:
-    values = {"scale": "desk", "papers": ["consensus"], "without": list(without)}
+    """The configuration, without the CNN, which routes nothing; `with_cnn` adds it to results."""
+    values = {"scale": "desk", "papers": ["consensus"], "without": ["consensus/mnist-cnn", *without]}
     changes = {"consensus": {"variants": made_results.without_own_seeds("consensus", overrides)}}
     return load(values | {"overrides": changes}, CONFIG)
 
@@ -519,6 +520,10 @@ def test_figure_8_draws_medians_and_rounds(results: Results) -> None:
     assert len(data) == 6
     labels = [label.get_text() for label in drawing.axes[0].get_xticklabels()]
     assert labels == ["Connectionist\n100", "EM\n100", "Similarity learning\n100"]
+    assert len(drawing.axes) == 1, "memory was not counted"
+    drawing, data = figures.figure_8(with_cnn(results))
+    assert [patch.get_height() for patch in drawing.axes[1].patches] == pytest.approx([6e-5, 3.2e-5, 3e-6, 8e-6])
+    assert data[data["variant"] == "mnist-cnn"]["megabytes_per_image"].tolist() == [8e-6, 8e-6]
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -295,18 +295,28 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Seconds per 100 training steps: the median of the rounds, and every round."""
+    """Seconds per 100 training steps: the median of the rounds, and every round; and memory, if it was counted."""
     timing = results.timing("steps")
-    drawing, axis = plt.subplots(figsize=(5.6, 3.4))
+    kept = {name: each / 1e6 for name, each in timing.get("bytes_kept_per_image", {}).items()}
+    drawing, axes = plt.subplots(1, 2 if kept else 1, figsize=(9.6 if kept else 5.6, 3.4), squeeze=False)
+    axis, *beside = axes.flat
     rows, ticks = [], {}
     timed = {name: each for name, each in results.paper.variants.items() if name in timing["seconds_per_step"]}
     for place, (variant, settings) in enumerate(timed.items()):
         seconds, batch = 100 * np.array(timing["seconds_per_step"][variant]), timing["batch_size"][variant]
         timing_bar(axis, place, seconds, reference=variant == f"{dataset_of(variant)}-em")
         ticks[float(place)] = f"{settings.title}\n{batch}"
-        rows += [(variant, k, batch, each) for k, each in enumerate(seconds)]
+        rows += [(variant, k, batch, each, kept.get(variant)) for k, each in enumerate(seconds)]
+        for other in beside:
+            other.bar(place, kept[variant], width=0.8, color="0.55" if variant.endswith("-em") else "#9CCBE8")
     timing_axis(axis, ticks, timing)
-    return drawing, pd.DataFrame(rows, columns=["variant", "round", "batch_size", "seconds_per_100_steps"])
+    for other in beside:
+        other.set_xticks(list(ticks), [settings.title for settings in timed.values()])
+        other.tick_params(axis="x", length=0)
+        other.grid(False, axis="x")
+        other.set(ylabel="MB per image", title="kept for the backward pass")
+    columns = ["variant", "round", "batch_size", "seconds_per_100_steps", "megabytes_per_image"]
+    return drawing, pd.DataFrame(rows, columns=columns)
 
 
 def _label(dataset: str) -> str:
