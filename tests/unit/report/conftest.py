@@ -16,7 +16,7 @@ from places import CONFIG
 
 from recaps import npz
 from recaps.config.load import Project, load
-from recaps.papers import FOLDER
+from recaps.papers import FOLDER, of
 from recaps.report import html, scorecard
 from recaps.report.draw import markdown
 from recaps.workflow.layout import Layout
@@ -69,7 +69,7 @@ TIMING = {
 
 
 class Tree:
-    """`results/<scale>` with one paper, and the project that asked for it."""
+    """`results/<scale>` with one paper or study, and the project that asked for it."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Tree:
         without: tuple[str, ...] = (),
         datasets: Mapping[str, str] | None = None,
     ) -> None:
-        values = {"scale": scale, "seeds": list(seeds), "papers": [paper], "without": list(without)}
+        values = {"scale": scale, "seeds": list(seeds), "papers": [of(paper)], "without": list(without)}
         self.project: Project = load({**values, "datasets": dict(datasets or {})}, CONFIG)
         self.paper = paper
         self.scale = scale
@@ -97,7 +97,7 @@ class Tree:
         return self.files.run(self.paper, variant, seed)
 
     def make(self, *, stand_in: bool = False, dirty: bool = False) -> Tree:
-        paper = self.project.papers[self.paper]
+        paper = self.project.every[self.paper]
         metrics = self.metrics(stand_in=stand_in)
         for variant in paper.variants:
             for seed in self.seeds:
@@ -127,7 +127,7 @@ class Tree:
         """Write the receipts of all runs, as the jobs that make them do. Weights and latents are deleted since."""
         place = {"results": str(self.root.parent)}
         plan = Plan(self.project.model_copy(update={"config": self.project.config.model_copy(update=place)}))
-        for job in (job for run in plan.runs() for job in plan.jobs_of(*run)):
+        for job in (job for run in plan.runs([self.paper]) for job in plan.jobs_of(*run)):
             data, outputs = Receipts(self.root).data(map(Path, job.inputs)), [Path(file) for file in job.outputs]
             deleted = [file for file in outputs if not file.exists()]
             with receipt(outputs, job.identity() | {"data": data}):
@@ -138,9 +138,9 @@ class Tree:
 
     def metrics(self, *, stand_in: bool = False, shift: float = 0.0) -> pd.DataFrame:
         rows = []
-        variants = self.project.papers[self.paper].variants
+        variants = self.project.every[self.paper].variants
         every = {(variant, "loss-last-fifth", "percent"): 2.5 for variant in variants}
-        for (variant, metric, unit), value in (VALUES[self.paper] | every).items():
+        for (variant, metric, unit), value in (VALUES.get(self.paper, {}) | every).items():
             for seed in self.seeds if variant in variants else ():
                 row: dict[str, Any] = {"paper": self.paper, "variant": variant, "seed": seed, "metric": metric}
                 row |= {"value": round(value * (1 + 0.004 * math.sin(seed + value)) + shift, 6), "se": None}
@@ -151,7 +151,7 @@ class Tree:
 
     def score(self) -> pd.DataFrame:
         return scorecard.make(
-            [FOLDER / self.paper / "claims.yaml"],
+            [FOLDER / of(self.paper) / "claims.yaml"],
             [self.papers / "metrics.csv"],
             sorted(self.root.glob("runs/*/*/*/record.json")),
             self.root,
@@ -167,7 +167,7 @@ class Tree:
     def _run(self, variant: str, seed: int, stand_in: bool, dirty: bool) -> None:
         folder = self.run(variant, seed)
         folder.mkdir(parents=True)
-        paper = self.project.papers[self.paper]
+        paper = self.project.every[self.paper]
         config = paper.variants[variant].model_dump(mode="json")
         (folder / "model.safetensors").write_bytes(b"weights")
         (folder / "config.json").write_text(json.dumps({"paper": self.paper, "variant": variant, **config}))
@@ -179,7 +179,7 @@ class Tree:
         for head, protocols in config["heads"].items():
             for protocol in protocols:
                 result = {"title": protocol, "accuracy": 0.9, "n": 10000, "n_fit": 20000, "seconds": 31.5}
-                result |= {"head": paper.heads[head].model_dump(mode="json"), "stand_in": stand_in}
+                result |= {"head": paper.head(variant, head).model_dump(mode="json"), "stand_in": stand_in}
                 result["protocol"] = paper.protocols[protocol].model_dump(mode="json")
                 for part in filter(None, (result["protocol"]["fit"], result["protocol"]["test"])):
                     part["set"] = self.project.resolve(part["set"])

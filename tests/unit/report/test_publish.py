@@ -408,6 +408,26 @@ def test_one_paper_leaves_the_others_as_they_are(tree: Callable[..., Any]) -> No
     assert "papers/discriminative/timings/steps.json" in manifest["files"]
 
 
+def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    results = tree(seeds=(0,))
+    assert run_publish(results) == 0
+    before = manifest_of(results)["files"]
+    study = tree(seeds=(0,), paper="sparse.pooling")
+    assert run_publish(study, "--papers", "sparse.pooling") == 0
+    assert "sparse, sparse.pooling" in capsys.readouterr().out
+    files = manifest_of(study)["files"]
+    assert "papers/sparse.pooling/table.csv" in files
+    assert "runs/sparse.pooling/convnet-pooling-true/seed-0/record.json" in files
+    assert {name: digest for name, digest in before.items() if not name.startswith(("index", "papers"))}.items() <= (
+        files.items()
+    ), "the scorecard and the paper's runs are as before"
+    assert 'id="paper-sparse.pooling"' in page_of(study)
+    # Rows that are no more are refused when the record is drawn again.
+    (published(study) / "runs/sparse.pooling").rename(published(study) / "runs/sparse.pools")
+    assert run_publish(study, "--draw") == 1
+    assert "sparse.pools: published, but there is no such study" in capsys.readouterr().err
+
+
 def test_the_scorecard_is_that_of_all_published_papers(tree: Callable[..., Any]) -> None:
     """Each paper's rows are the same as when it was published alone."""
     first = tree(seeds=(0,))
