@@ -71,7 +71,7 @@ def test_named_rows_have_their_own_variants_and_options() -> None:
 
 
 def test_heads_latents_and_probes_are_replaced_and_their_options_merged() -> None:
-    fixed = {"heads": {"svm": ["mnist"]}, "probes": {}, "latents": {"mnist-40/train": 10, "mnist-40/test": None}}
+    fixed = {"heads": {"svm": ["mnist"]}, "probes": {}, "latents": {"mnist-40/train": 10}}
     row = mine({"of": "sparse/sparsecaps", "fixed": {**fixed, "heads.svm.C": 3}}).variants["sparsecaps"]
     assert row.heads == {"svm": ("mnist",)}
     assert row.probes == {}
@@ -387,3 +387,45 @@ def test_a_column_that_no_row_has_is_refused(tmp_path: Path) -> None:
 def test_a_paper_has_no_heads_of_its_own_for_a_variant() -> None:
     sparse: Paper = project().papers["sparse"]
     assert sparse.head("dense", "svm") == sparse.heads["svm"]
+
+
+# ---- What follows from heads and protocols ---------------------------------------------------------------------------
+
+
+def test_latents_are_those_that_heads_need_within_limits() -> None:
+    sparse = project().papers["sparse"]
+    assert sparse.variants["dense-28"].latents == {"mnist/train": 400, "mnist/test": None}
+    assert sparse.variants["supcaps-28"].latents == {"mnist/test": None}, "its head is not fitted"
+    part = sparse.protocols["affnist-b"].test
+    assert part.end == part.start + part.count == 1080  # type: ignore[operator]
+    assert sparse.protocols["affnist-a-disjoint"].fit.end is None, "digits are selected from all"  # type: ignore[union-attr]
+    limited = project(overrides={"sparse": {"limits": {"*/train": 9, "mnist/train": 7}}}).papers["sparse"]
+    assert limited.variants["dense-28"].latents["mnist/train"] == 7
+    assert limited.variants["dense"].latents["mnist-40/train"] == 9
+    more = {"variants": {"dense-28": {"latents": {"mnist/test": 5, "mnist-shifted/test": None}}}}
+    own = project(overrides={"sparse": more}).papers["sparse"].variants["dense-28"].latents
+    assert own == {"mnist/train": 400, "mnist/test": 5, "mnist-shifted/test": None}
+
+
+def test_snapshots_are_tested_as_the_trained_model_is() -> None:
+    steps = {"variants": {"dense": {"training": {"snapshots": {"early": 3, "20": 20}}}}}
+    sparse = project(overrides={"sparse": steps}).papers["sparse"]
+    dense = sparse.variants["dense"]
+    assert {"affnist-a-early", "affnist-a-20"} <= set(dense.heads["svm"])
+    early, trained = sparse.protocols["affnist-a-early"], sparse.protocols["affnist-a-trained"]
+    assert early.title == f"{trained.title}, after 3 steps"
+    assert early.test == trained.test.model_copy(update={"set": "affnist/test@early"})
+    assert dense.latents["affnist/test@early"] == 1080
+    # A row of a study may have other snapshots.
+    row = mine({"of": "sparse/dense", "fixed": {"training.snapshots": [5]}}).variants["dense"]
+    assert "affnist-a-5" in row.heads["svm"]
+    assert "affnist-a-10" not in row.heads["svm"]
+
+
+def test_a_pattern_changes_all_variants_that_match() -> None:
+    changes = {"dense*": {"training": {"steps": 40}}, "dense-28": {"training": {"steps": 50}}, "*": {"seeds": [0, 3]}}
+    sparse = project(overrides={"sparse": {"variants": changes}}).papers["sparse"].variants
+    assert [sparse[name].training.steps for name in ("dense", "dense-queue", "dense-28", "convnet")] == [40, 40, 50, 30]
+    assert {each.seeds for each in sparse.values()} == {(0, 3)}
+    with pytest.raises(UserError, match=r"config: overrides.variants: no variant matches 'dens-\*'"):
+        project(overrides={"sparse": {"variants": {"dens-*": {}}}})

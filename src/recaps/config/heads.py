@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from recaps.config.base import LatentsName, Section
+from recaps.config.base import LatentsName, Name, Section
 
 ArrayName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
@@ -43,6 +43,11 @@ class Part(Section):
     draws: int = Field(1, ge=1)
     """Number of random draws with `per_class`. A classifier is fitted on each; the accuracy is their mean."""
 
+    @property
+    def end(self) -> int | None:
+        """The number of images of the set that it needs, from the first; None: all."""
+        return None if self.count is None or self.digits != "all" else self.start + self.count
+
 
 class Protocol(Section):
     """The images that a head is fitted and tested on."""
@@ -53,6 +58,15 @@ class Protocol(Section):
     """Images to fit on. Heads that are not fitted (`argmax`) ignore it."""
     test: Part
     """Images to test on."""
+    snapshots: Name | None = None
+    """Name of the same protocol for snapshots. With `affnist-a`, each variant that is tested with this protocol is also
+    tested with `affnist-a-1000`, on the latents of its snapshot `1000`, if it has one; and so on."""
+
+    def of_snapshot(self, name: str, step: int) -> Protocol:
+        """The same protocol for the snapshot `name`, after a step."""
+        parts = {"fit": self.fit, "test": self.test}
+        moved = {key: part and part.model_copy(update={"set": f"{part.set}@{name}"}) for key, part in parts.items()}
+        return self.model_copy(update={**moved, "title": f"{self.title}, after {step:,} steps", "snapshots": None})
 
     @model_validator(mode="after")
     def _check_draws(self) -> Protocol:

@@ -198,10 +198,11 @@ def _paper(file: Path, config: Config, scale: str, scales: Collection[str]) -> P
     own = values.get("variants") or {}
     at_scale = _at_scale(values.pop("scales", None) or {}, scale, scales, f"{short(file)}: scales")
     defaults = values.pop("defaults", {})
-    values = merge(values, {key: value for key, value in at_scale.items() if key != "defaults"})
     defaults = merge(defaults, at_scale.get("defaults", {}))
+    at_scale = {key: value for key, value in at_scale.items() if key != "defaults"}
     overrides = config.overrides.get(file.parent.name, {})
-    values = merge(values, overrides)
+    for changes, where in ((at_scale, f"{short(file)}: scales.{scale}"), (overrides, "config: overrides")):
+        values = merge(values, _by_variant(changes, own, where))
     where = f"{short(file)} with config's overrides" if overrides else str(short(file))
     if isinstance(values, Mapping) and isinstance(values.get("variants"), Mapping):
         variants = {name: merge(defaults, variant) for name, variant in values["variants"].items()}
@@ -211,6 +212,24 @@ def _paper(file: Path, config: Config, scale: str, scales: Collection[str]) -> P
                 raise UserError(f"{where}: variants: there is no variant '{name}'{hint}; a new one needs a title")
         values = {**values, "variants": variants}
     return check(Paper, values, where)
+
+
+def _by_variant(changes: Any, known: Collection[str], where: str) -> Any:
+    """Return changes in which those of patterns, such as `mnist-*`, are given to each variant that matches.
+
+    Changes of a variant by its name come last.
+    """
+    if not isinstance(changes, Mapping) or not isinstance(changes.get("variants"), Mapping):
+        return changes
+    every = [*known, *(name for name in changes["variants"] if "*" not in str(name))]
+    found: dict[str, Any] = {}
+    for name, change in sorted(changes["variants"].items(), key=lambda each: "*" not in str(each[0])):
+        matched = fnmatch.filter(dict.fromkeys(every), name) if "*" in str(name) else [name]
+        if not matched:
+            raise UserError(f"{where}.variants: no variant matches '{name}'")
+        for each in matched:
+            found[each] = merge(found[each], change) if each in found else change
+    return {**changes, "variants": found}
 
 
 def _at_scale(changes: Any, scale: str, scales: Collection[str], where: str) -> Mapping[str, Any]:

@@ -67,6 +67,8 @@ The settings of a variant are merged in this order; later settings override earl
 4. `scales: <scale>: variants: <variant>`
 5. `overrides` in your settings
 
+In the last two, a pattern such as `mnist-*` changes all variants that match, before the changes of single ones.
+
 A job receives only the settings that it uses: if you change a title, nothing is trained again.
 
 For completion in an editor, start a file with `# yaml-language-server: $schema=` and the path of its `schema.json`:

@@ -99,12 +99,14 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         }
     for other in dict.fromkeys(each for row in rows.values() for each in row.get("beside", ())):
         rows.setdefault(other, _changed(paper, other, {}))
+    limits = paper.limits
     used = {each for row in rows.values() for every in row.get("heads", {}).values() for each in every}
     protocols = {key: each.model_dump(exclude_unset=True) for key, each in paper.protocols.items() if key in used}
     if study.judged == "held-out":
         try:
             rows = {key: _moved(row) for key, row in rows.items()}
             protocols = {key: _moved_parts(each) for key, each in protocols.items()}
+            limits = _moved_limits(limits)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
     images = {"held-out": "held-out training images", "test": "test images"}[study.judged]
@@ -112,6 +114,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
     values = {
         **paper.model_dump(include={"title", "authors", "reference", "heads"}),
         "protocols": protocols,
+        "limits": limits,
         "variants": {key: {**row, "seeds": study.seeds} for key, row in rows.items()},
         "tables": {"table": about},
         "figures": {"figure": about} if study.figure else {},
@@ -197,7 +200,13 @@ def _word(value: Any) -> str:
 
 def _changed(paper: Paper, base: str, options: Values) -> Values:
     """Return the settings of a variant with options changed."""
-    made: Values = paper.variants[base].model_dump(mode="json", exclude_unset=True)
+    variant = paper.variants[base]
+    made: Values = variant.model_dump(mode="json", exclude_unset=True)
+    # A row may have other snapshots.
+    made["heads"] = {
+        head: [name for name in names if name not in paper.of_snapshots(variant, names)]
+        for head, names in variant.heads.items()
+    }
     changes: Values = {}
     for name, value in options.items():
         if name in WHOLE:
@@ -219,6 +228,15 @@ def _moved(row: Values) -> Values:
     latents = {held_out(name): limit for name, limit in row.get("latents", {}).items()}
     images = [held_out(name) for name in row.get("images", ())]
     return {**row, "data": held_out(row["data"]), "latents": latents, "images": images}
+
+
+def _moved_limits(limits: Mapping[str, int]) -> dict[str, int]:
+    """Like `_moved`, for limits, whose sets may be patterns."""
+    moved = dict(limits)
+    for each, limit in limits.items():
+        name, slash, split = each.partition("/")
+        moved[f"{catalogue.GENERATED.get(name, name)}{slash}{PART_OF.get(split, split)}"] = limit
+    return moved
 
 
 def _moved_parts(protocol: Values) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -50,8 +50,8 @@ class Variant(Section):
     """Seeds that replace the scale's for this variant. They must include the scale's first seed. `seeds` in
     `config.yaml` replaces both."""
     latents: dict[LatentsName, Positive | None] = {}
-    """Sets to extract latents from, each with the maximum number of images (null: all). `mnist/test@1000`: with the
-    snapshot `1000`, see `training.snapshots`."""
+    """More sets to extract latents from than its heads need, or other numbers of images; null: all images.
+    `mnist/test@1000`: with the snapshot `1000`, see `training.snapshots`."""
     heads: dict[Name, tuple[Name, ...]] = {}
     """Heads to fit, each with its protocols."""
     probes: Counts = {}
@@ -153,6 +153,9 @@ class Paper(Section):
     """Classifiers to fit on the variants' latents."""
     protocols: dict[Name, Protocol] = {}
     """Images that heads are fitted and tested on."""
+    limits: dict[str, Positive] = {}
+    """Largest number of images of a set, from the first, that latents are extracted from where a protocol has no
+    `count`. A set is named, or matches a pattern such as `*/train`; the last one counts."""
     variants: dict[Name, Variant]
     """Models to train."""
     timings: dict[Name, Timing] = {}
@@ -186,15 +189,49 @@ class Paper(Section):
         }
         return used | {variant.test for variant in variants if variant.probes or variant.training.evaluate_every}
 
+    def latents_for(self, variant: Variant) -> dict[str, int | None]:
+        """The sets that the heads of a variant read, each with the number of images; None: all."""
+        found: dict[str, int | None] = {}
+        for head, protocols in variant.heads.items():
+            for protocol in (self.protocols[each] for each in protocols):
+                for part in (protocol.fit if self.heads[head].kind != "argmax" else None, protocol.test):
+                    if part is not None:
+                        n = part.end or self._limit(snapshot_of(part.set)[0])
+                        known = found.get(part.set, 0)
+                        found[part.set] = None if n is None or known is None else max(n, known)
+        return found
+
+    def _limit(self, set_name: str) -> int | None:
+        found = [limit for name, limit in self.limits.items() if fnmatch.fnmatchcase(set_name, name)]
+        return found[-1] if found else None
+
+    @model_validator(mode="after")
+    def _add_snapshots(self) -> Paper:
+        """Add the protocols of snapshots, and test the variants with them."""
+        protocols = dict(self.protocols)
+        for variant in self.variants.values():
+            heads = {}
+            for head, names in variant.heads.items():
+                added = self.of_snapshots(variant, names)
+                protocols = {**added, **protocols}
+                heads[head] = tuple(dict.fromkeys([*names, *added]))
+            variant.__dict__["heads"] = heads
+        self.__dict__["protocols"] = protocols
+        return self
+
+    def of_snapshots(self, variant: Variant, names: Iterable[str]) -> dict[str, Protocol]:
+        """The protocols that test the snapshots of a variant as some protocols test the trained model."""
+        return {
+            f"{each.snapshots}-{snapshot}": each.of_snapshot(snapshot, step)
+            for each in (self.protocols[name] for name in names if name in self.protocols)
+            for snapshot, step in (variant.training.snapshots if each.snapshots else {}).items()
+        }
+
     @model_validator(mode="after")
     def _check_heads(self) -> Paper:
         for name, variant in self.variants.items():
             for each in variant.beside:
                 _check_name(f"variants.{name}.beside", "variant", each, self.variants)
-            for each in variant.latents:
-                snapshot = snapshot_of(each)[1]
-                if snapshot is not None and snapshot not in variant.training.snapshots:
-                    raise ValueError(f"variants.{name}.latents: '{each}': {snapshot} is not in training.snapshots")
             for head, protocols in variant.heads.items():
                 _check_name(f"variants.{name}.heads", "head", head, self.heads)
                 for protocol in protocols:
@@ -203,11 +240,12 @@ class Paper(Section):
                     fitted = self.heads[head].kind != "argmax"
                     if fitted and spec.fit is None:
                         raise ValueError(f"protocols.{protocol}.fit: missing, but head '{head}' must be fitted")
-                    for part in (spec.fit if fitted else None, spec.test):
-                        if part and part.set not in variant.latents:
-                            raise ValueError(
-                                f"variants.{name}.latents: '{part.set}' is missing; protocol '{protocol}' needs it"
-                            )
+            # Not among the fields that are set, so that a study which changes heads reads no more than these.
+            variant.__dict__["latents"] = {**self.latents_for(variant), **variant.latents}
+            for each in variant.latents:
+                snapshot = snapshot_of(each)[1]
+                if snapshot is not None and snapshot not in variant.training.snapshots:
+                    raise ValueError(f"variants.{name}: latents of '{each}': {snapshot} is not in training.snapshots")
         return self
 
     @model_validator(mode="after")
