@@ -370,7 +370,7 @@ CAPSULES = ("supcaps", "discriminative", "sparsecaps")
 @pytest.mark.parametrize(
     ("file", "old", "new", "uses"),
     [
-        ("nn/losses/margin.py", "0.9", "0.8", of_family("supcaps", "discriminative")),
+        ("nn/losses/margin.py", "0.9", "0.8", of_family("supcaps", "discriminative", "convnet")),
         ("nn/losses/spread.py", "square()", "abs()", of_family("matrixcaps")),
         (
             "nn/losses/squares.py",
