@@ -56,7 +56,7 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
         ({"scale": "desc"}, "config: scale: there is no scale 'desc' (did you mean 'desk'?)"),
         ({"papers": ["spars"]}, "config: papers: there is no paper 'spars' (did you mean 'sparse'?)"),
         ({"overrides": {"sprase": {}}}, "config: overrides: there is no paper 'sprase' (did you mean 'sparse'?)"),
-        ({"papers": "sparse"}, "config: papers: Input should be a list, not 'sparse'"),
+        ({"papers": "sparse"}, "config: papers: Input should be a list, such as [sparse]"),
         ({"device": "gpu"}, "config: device: Input should be 'auto', 'cpu' or 'cuda', not 'gpu'"),
         (
             in_dense(model={"capsuls": 3}),

@@ -242,7 +242,7 @@ def test_what_a_training_depends_on(plan: Any) -> None:
     before = plan().training(wildcards())
     assert set(before) == {"model", "training"}
     assert plan(device="cpu", mirror="elsewhere").training(wildcards()) == before
-    assert plan(**dense(title="Other", probes=["single-capsules", "more"])).training(wildcards()) == before
+    assert plan(**dense(title="Other", probes=["single-capsules", "traversals"])).training(wildcards()) == before
     assert plan(**dense(training={"steps": 13})).training(wildcards()) != before
 
 

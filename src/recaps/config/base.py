@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*$")]
@@ -52,10 +54,42 @@ def _ascending(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
+def expanded(path: str) -> str:
+    """Return a path with `~` and `$NAME` replaced. Refuse what makes folders that nobody wants."""
+    found = os.path.expandvars(os.path.expanduser(path))
+    if not found.strip():
+        raise ValueError("the path is empty")
+    if "$" in found:
+        raise ValueError(f"'{path}' names a variable that is not set")
+    if found.startswith("~"):
+        raise ValueError(f"'{path}' names a user that is not there")
+    if bad := [each for each in found if each in "{}" or not each.isprintable()]:
+        raise ValueError(f"{path!r} contains {bad[0]!r}, which Snakemake cannot have in the name of a file")
+    return found
+
+
+FilePath = Annotated[str, AfterValidator(expanded)]
+
 Range = Annotated[tuple[float, float], AfterValidator(_ascending)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+Shares = Annotated[tuple[_Share, _Share], AfterValidator(_ascending)]
 
 
 class Section(BaseModel):
     """A section of the configuration. It is immutable and rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_booleans(cls, values: Any) -> Any:
+        """Refuse `true` where a number belongs, which Python takes for 1; YAML reads `yes` and `on` as `true`."""
+        for name, value in values.items() if isinstance(values, Mapping) else ():
+            found = [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, bool)]
+            if found and name in cls.model_fields and not _takes_booleans(cls.model_fields[name].annotation):
+                raise ValueError(f"{name}: {str(found[0]).lower()} is no number")
+        return values
+
+
+def _takes_booleans(annotation: Any) -> bool:
+    return annotation in (bool, Any) or any(map(_takes_booleans, get_args(annotation)))

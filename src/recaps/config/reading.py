@@ -16,8 +16,37 @@ from recaps.io import short
 
 Model = TypeVar("Model", bound=BaseModel)
 
+#: Names of the validation library's own types, which it adds to the path of a mistake.
+_INTERNAL = re.compile(r"(constrained|function|lax|nullable|union|tuple|json|tagged)[-\[].*")
+
 #: The safe loader in C, ten times as fast, where PyYAML was built with it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SAFE):  # type: ignore[misc]
+    """The safe loader, which refuses keys that are there twice, and numbers that are no decimal ones."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if (key.tag, key.value) in seen:
+                    raise _refused(key, f"the key '{key.value}' is there twice")
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+    def number(self, node: Any) -> Any:
+        """Read a whole number. In YAML 1.1, 010 is 8 and 1:30 is 90."""
+        if re.match(r"[-+]?0[0-9]", node.value) or ":" in node.value:
+            raise _refused(node, f"{node.value} is no plain decimal number; write it without leading zeros or colons")
+        return self.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.number)
+
+
+def _refused(node: Any, message: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f"line {node.start_mark.line + 1}: {message}")
 
 
 def merge(base: Any, change: Any) -> Any:
@@ -66,9 +95,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
 def mapping(text: str, where: str) -> dict[str, Any]:
     """Parse YAML. Text that is not a mapping raises UserError with `where`."""
     try:
-        values = yaml.load(text, Loader=_LOADER)
+        values = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
-        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+        prefix = "" if type(error) is yaml.YAMLError else "not valid YAML: "
+        raise UserError(f"{where}: {prefix}{' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected a mapping of keys to values")
     return values
@@ -99,7 +129,9 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{'.'.join(path[:-1])}: a name consists of lower-case letters, digits and dashes"
     message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
     message = re.sub(r"a valid dictionary.*", "a mapping", message)
-    if message.startswith("Input should"):
+    if first["type"] == "tuple_type" and isinstance(first["input"], str):
+        message += f", such as [{first['input']}]"
+    elif message.startswith("Input should"):
         message += f", not {first['input']!r}"
     return f"{key}: {message}" if key else message
 
@@ -120,7 +152,7 @@ def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[st
         if part in tags:
             node = {"$ref": tags[part]}
             continue
-        if part in (TEXT, node.get("title")):
+        if part in (TEXT, node.get("title")) or _INTERNAL.fullmatch(part):
             continue
         written.append(part)
         keys = list(node.get("properties", {}))

@@ -19,7 +19,7 @@ class Training(Section):
     `lr_decay_steps` changes in proportion. For comparisons of networks of other sizes."""
     batch_size: int = Field(128, ge=1)
     """Images per mini-batch."""
-    pad: int = Field(0, ge=0)
+    pad: int = Field(0, ge=0, le=256)
     """Width of a border of zeros around every image, in pixels. Padding comes first, in training and evaluation."""
     shift: int = Field(0, ge=0)
     """Largest random shift of a training image along each axis, in pixels; zeros fill the gap. 0: no shift."""
@@ -32,7 +32,7 @@ class Training(Section):
     null: no crop."""
     flip: bool = False
     """Mirror each training image left to right with probability 1/2."""
-    brightness: float = Field(0, ge=0)
+    brightness: float = Field(0, ge=0, le=255)
     """Largest random change of a training image's brightness, on the scale 0 to 255. With `standardise: first` the unit
     is the standard deviation of the whole image. 0: no change."""
     contrast: Range | None = None
@@ -67,6 +67,8 @@ class Training(Section):
 
     @model_validator(mode="after")
     def _check_snapshots(self) -> Training:
+        if self.lr_floor > self.learning_rate:
+            raise ValueError(f"lr_floor: {self.lr_floor:g} is above the learning_rate, {self.learning_rate:g}")
         last = max(self.snapshots.values(), default=0)
         if last > self.steps:
             raise ValueError(f"snapshots: {last} is after the last step, {self.steps}")

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from recaps.config.base import Name, Section, Seeds, VariantName
+from recaps.config.base import FilePath, Name, Section, Seeds, VariantName, expanded
 from recaps.config.variant import Study
 
 #: In the path of a mistake, the place of a text where a section may stand as well.
 TEXT = "text"
+#: Of mirrors.
+SCHEMES = ("http", "https", "file")
+
+
+def _mirror(address: str) -> str:
+    """Return the address of a mirror, if its scheme is known."""
+    scheme, found, rest = address.partition("://")
+    if not found:
+        return expanded(address)
+    if scheme.lower() not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise ValueError(f"{scheme}:// is not supported; give a folder, or an address with {known}")
+    return f"{scheme.lower()}://{rest}"
 
 
 class Scale(Section):
@@ -31,7 +44,7 @@ class Scale(Section):
 class OwnData(Section):
     """Your own images, in place of a data set: `datasets: {mine: {path: my.npz}, mnist: mine}`."""
 
-    path: str
+    path: FilePath
     """An NPZ file with `images` and `labels`, or a folder with a folder of PNG or JPEG pictures for each class.
     `docs/own-data.md` describes both."""
     size: int | None = Field(None, ge=8, le=1024)
@@ -73,7 +86,7 @@ class Config(Section):
     studies: dict[Name, Study] = {}
     """Your own studies, by name, e.g. `{rates: {of: sparse/sparsecaps, vary: {training.learning_rate: [0.001,
     0.0003]}}}`. They are made and reported with everything else; the target of this one is `sparse.rates`."""
-    mirror: str | None = None
+    mirror: Annotated[str, AfterValidator(_mirror)] | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -81,9 +94,9 @@ class Config(Section):
     checkpoint_seconds: float = Field(120, gt=0)
     """Seconds between two checkpoints of a training run. A crash loses about this much work at most, unless the disk is
     full."""
-    data: str = "data"
+    data: FilePath = "data"
     """Folder of the official files."""
-    results: str = "results"
+    results: FilePath = "results"
     """Folder of all results."""
     overrides: dict[str, Any] = {}
     """Changes to the papers' files, except to their keys `defaults` and `scales`, for your own experiments, e.g.

@@ -78,7 +78,7 @@ def fetch(file: SourceFile, destination_dir: Path, mirror: str | None = None, pr
                     _obtain(file, source, target, progress or _reporter(file))
                     return target
                 except _SourceFailedError as error:
-                    _log.warning("%s: %s: %s; trying the next source", file.path, source, error)
+                    _log.warning("%s: %s: %s; trying the next source", file.path, _shown(source), error)
                     failures.append((source, error))
     raise _all_failed(file, target, failures)
 
@@ -111,10 +111,14 @@ def _sources(file: SourceFile, mirror: str | None) -> list[str]:
     mirror = mirror or os.environ.get(MIRROR_VARIABLE)
     if not mirror:
         return list(file.urls)
-    if re.match(r"https?://", mirror):
+    if re.match(r"https?://", mirror, re.IGNORECASE):
         return [f"{mirror.rstrip('/')}/{file.path}", *file.urls]
     if mirror.startswith("file://"):
         mirror = urllib.request.url2pathname(urllib.parse.urlsplit(mirror).path)
+    elif "://" in mirror:
+        raise UserError(
+            f"{MIRROR_VARIABLE}: {_shown(mirror)}: give a folder, or an address with http://, https:// or file://"
+        )
     return [str(Path(mirror).expanduser() / file.path), *file.urls]
 
 
@@ -171,7 +175,7 @@ def _usable_part(file: SourceFile, part: Path) -> int:
 
 def _transfer(file: SourceFile, source: str, part: Path, progress: Progress) -> None:
     """Complete the partial file from one source, with retries, or raise _SourceFailedError."""
-    if not source.startswith(("http://", "https://")):
+    if not source.lower().startswith(("http://", "https://")):
         _copy(Path(source), part, progress)
         return
     failed = 0
@@ -294,14 +298,19 @@ def _all_failed(file: SourceFile, target: Path, failures: list[tuple[str, _Sourc
             if file.sha256 is None and checksums.sidecar(file, target.parent).exists():
                 hint = f", or delete {checksums.sidecar(file, target.parent)} if the official file has changed"
             return UserError(
-                f"{file.path}: {error}, from {source}; put the official file at {target}, "
+                f"{file.path}: {error}, from {_shown(source)}; put the official file at {target}, "
                 f"or set {MIRROR_VARIABLE} to a mirror that has it{hint}"
             )
-    tried = "; ".join(f"{source}: {error}" for source, error in failures) or "it has no official address"
+    tried = "; ".join(f"{_shown(source)}: {error}" for source, error in failures) or "it has no official address"
     return UserError(
         f"{file.path}: no network and no mirror has it ({tried}); set {MIRROR_VARIABLE} to a folder that contains "
         f"{file.path}, or put the file at {target}"
     )
+
+
+def _shown(source: str) -> str:
+    """Return an address without user and password."""
+    return re.sub(r"(?<=://)[^/@]*@", "", source)
 
 
 def _reporter(file: SourceFile) -> Progress:

@@ -24,7 +24,7 @@ _read = functools.cache(read)
 
 def check(project: Project) -> None:
     """Raise a UserError at the first mistake."""
-    for each in (_folders, _papers, _claims, _own_data, _sets, _classes):
+    for each in (_folders, _papers, _claims, _own_data, _sets, _classes, _views):
         each(project)
 
 
@@ -59,28 +59,31 @@ def _papers(project: Project) -> None:
         needed = {"claims.yaml": True, "README.md": True, "record.py": True}
         needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
         probed = [paper, *(study for key, study in project.studies.items() if of(key) == name)]
-        needed["probes.py"] = any(variant.probes for each in probed for variant in each.variants.values())
+        probes = {probe for each in probed for variant in each.variants.values() for probe in variant.probes}
+        needed["probes.py"] = bool(probes)
         for file, is_needed in needed.items():
             if is_needed and not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
         for file, outputs in (("tables.py", paper.tables), ("figures.py", paper.figures)):
             if outputs:
-                _drawn(own_file(name, file), outputs)
+                _defined(own_file(name, file), outputs, "draw")
+        if probes:
+            _defined(own_file(name, "probes.py"), probes, "compute")
 
 
-def _drawn(file: Path, outputs: Iterable[str]) -> None:
-    """Refuse a table or figure that no function draws. The file is only read: importing it takes seconds."""
+def _defined(file: Path, names: Iterable[str], what: str) -> None:
+    """Refuse a table, figure or probe without a function. The file is only read: importing it takes seconds."""
     try:
         tree = ast.parse(file.read_bytes())
     except SyntaxError as error:
         raise UserError(f"{file}: line {error.lineno}: {error.msg}") from error
     known = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     known |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for name in outputs:
+    for name in sorted(names):
         function = name.replace("-", "_")
         if function not in known:
             public = [each for each in known if not each.startswith("_")]
-            raise UserError(f"{file}: no function {function} to draw '{name}'{nearest(function, public)}")
+            raise UserError(f"{file}: no function {function} to {what} '{name}'{nearest(function, public)}")
 
 
 def _claims(project: Project) -> None:
@@ -105,6 +108,12 @@ def _own_data(project: Project) -> None:
         if other in project.own and name not in catalogue.replaceable():
             known = ", ".join(catalogue.replaceable())
             raise UserError(f"config: datasets: your own data cannot replace '{name}'; they can replace {known}")
+        size = project.own[other].size if other in project.own else None
+        if size and size != (usual := catalogue.entry(name).size):
+            raise UserError(
+                f"config: datasets.{other}.size: {size}, but {name}, which it replaces, has images of {usual}x{usual};"
+                f" set `size: {usual}`"
+            )
 
 
 def _sets(project: Project) -> None:
@@ -139,6 +148,18 @@ def _classes(project: Project) -> None:
             if mine is None:
                 where = f"{own_file(paper, 'paper.yaml')}: variants.{name}"
                 _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
+
+
+def _views(project: Project) -> None:
+    """Refuse shifts and crops that the images of a variant are too small for."""
+    for paper, settings in project.every.items():
+        for name, variant in settings.variants.items():
+            like, _ = project.origin(project.dataset(variant.data.split("/")[0]))
+            side = catalogue.entry(like).size + 2 * variant.training.pad
+            for key, value in (("shift", variant.training.shift + 1), ("crop", variant.training.crop or 1)):
+                if value > side:
+                    where = f"{own_file(paper, 'paper.yaml')}: variants.{name}.training.{key}"
+                    raise UserError(f"{where}: {getattr(variant.training, key)}, but its images are {side}x{side}")
 
 
 def _at(where: object, check: Callable[..., Any], *arguments: Any) -> Any:

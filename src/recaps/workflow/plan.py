@@ -63,7 +63,11 @@ def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], r
         values = merged(sources)
         config.clear()
         config.update(values)
-        return Plan(load(values, short(root / "config")))
+        plan = Plan(load(values, short(root / "config")))
+        # As jobs read them: with `~` and variables replaced.
+        paths = {key: getattr(plan.project.config, key) for key in ("results", "data", "mirror") if key in values}
+        config.update({key: value for key, value in paths.items() if value is not None})
+        return plan
 
 
 @contextmanager

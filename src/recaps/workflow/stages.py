@@ -8,17 +8,21 @@ lets `recaps.workflow.job` open the log and set the number of threads first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from recaps.errors import TryAgain
+from recaps.errors import TryAgain, UserError
 from recaps.training.lease import Lease
 from recaps.workflow.fingerprint import edited
 from recaps.workflow.job import device, given, project_root
 from recaps.workflow.jobs import held
 from recaps.workflow.receipts import changed, known, receipt, refuse
+
+#: What PyTorch and NumPy say of arrays that are too large.
+_TOO_LARGE = r"allocate|out of memory|[Oo]verflow|too large|Maximum allowed"
 
 
 def make(stage: str, job: Any) -> None:
@@ -38,7 +42,7 @@ def make(stage: str, job: Any) -> None:
         if names := edited(job.params.identity["modules"]):
             raise TryAgain(f"{stage}: {', '.join(names)} was edited since this start; run again")
         data = known(folder, inputs)
-        with receipt(outputs, job.params.identity | {"data": data}):
+        with receipt(outputs, job.params.identity | {"data": data}), _enough_memory():
             globals()[stage](job, lease) if stage == "train_variant" else globals()[stage](job)
             if known(folder, inputs) != data:
                 raise TryAgain(f"{stage}: another process changed an input meanwhile; run again")
@@ -250,6 +254,20 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     # A training touches it at every step, so that one that hangs can be taken over.
     with lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Tell in one line what no memory can hold."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        if not isinstance(error, MemoryError) and not re.search(_TOO_LARGE, text):
+            raise
+        raise UserError(
+            f"this does not fit into memory ({text[:200]}); make the network or the batch smaller"
+        ) from error
 
 
 def _flat(files: Any) -> Iterator[str]:

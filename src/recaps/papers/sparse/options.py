@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from recaps.config.base import Positive, Range
+from recaps.config.base import Positive, Shares
 from recaps.models.options import RoutedNetwork
 
 
@@ -29,7 +29,7 @@ class SparseCapsOptions(RoutedNetwork):
     """Gamma of eq. 3: decay of the mask with rank."""
     mask_floor: float = Field(0.01, ge=0)
     """Mask values below this are set to zero."""
-    frequency_range: Range = (0.04, 0.10)
+    frequency_range: Shares = (0.04, 0.10)
     """Reading. Range of rank-0 frequencies that boosting aims at. The default is the paper's; the released code has
     (0.03, 0.12)."""
     boost_step: float = Field(0.1, ge=0)
