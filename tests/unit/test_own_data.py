@@ -147,7 +147,6 @@ def test_prepared_sets_are_made_of_own_images(make: Make, mine: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("replaced", "settings", "message"),
     [
-        ("mnist", {"size": 20}, r"images of 20x20, but mnist, which it replaces, has 28x28; set `size: 28`"),
         (
             "cifar10",
             {"size": 32},

@@ -45,12 +45,14 @@ class OwnData(Section):
     """Your own images, in place of a data set: `datasets: {mine: {path: my.npz}, mnist: mine}`."""
 
     path: FilePath
-    """An NPZ file with `images` and `labels`, or a folder with a folder of PNG or JPEG pictures for each class.
+    """An NPZ file with `images` and `labels`, or a folder with a folder of pictures for each class.
     `docs/own-data.md` describes both."""
     size: int | None = Field(None, ge=8, le=1024)
     """Resize images to this height and width. null: images already have the size of the set that they replace."""
     grey: bool = False
     """Turn colour into grey."""
+    background: Literal["white", "black"] = "white"
+    """What is behind transparent pixels of pictures."""
     test_fraction: float = Field(0.2, gt=0, lt=1)
     """Share of each class that becomes the test split, if the data name none."""
     seed: int = Field(0, ge=0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,34 +17,49 @@ from recaps.errors import UserError, nearest
 from recaps.io import digest_of
 from recaps.npz import Array
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 SPLITS = ("train", "test")
-PICTURES = (".png", ".jpg", ".jpeg")
+#: Endings of pictures that Pillow cannot read.
+FOREIGN = (".heic", ".heif", ".svg", ".dng", ".cr2", ".nef", ".arw")
+#: Grey values of what is behind transparent pixels.
+BACKGROUNDS = {"white": 255, "black": 0}
 
 
 def read(
-    path: Path, *, size: int | None = None, grey: bool = False, test_fraction: float = 0.2, seed: int = 0
+    path: Path,
+    *,
+    size: int | None = None,
+    grey: bool = False,
+    background: str = "white",
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> dict[str, Arrays]:
     """Read a set of images and labels.
 
     Args:
         path: an NPZ file with `images` [N, H, W] or [N, H, W, C], bytes or numbers from 0 to 1, and `labels` [N], whole
             numbers from 0 to K - 1. It may hold `test_images` and `test_labels`, or `split` [N] with the words `train`
-            and `test`. Or a folder with a folder of PNG or JPEG pictures for each class, or with folders `train` and
-            `test` that hold these.
+            and `test`. Or a folder with a folder of pictures for each class, or with folders `train` and `test` that
+            hold these.
         size: resize images to this height and width.
         grey: turn colour into grey.
+        background: what is behind transparent pixels, one of `BACKGROUNDS`.
         test_fraction: share of each class that becomes the test split, if the data name none.
-        seed: of the random choice of test images.
+        seed: of the random choice of test images, and of the order.
 
     Returns:
-        The splits `train` and `test`. Their records hold `sources`, the number of `classes` and the `class_names`.
+        The splits `train` and `test`, each in a random order in which the first n images, for any n, have about the
+        shares of classes that all have. Their records hold `sources`, the number of `classes` and the `class_names`.
 
     Raises:
         UserError: the data are missing, damaged or inconsistent; the message names the file.
     """
     path = Path(path)
+    notes: dict[str, Any] = {}
     if path.is_dir():
-        parts, names, sources = _folder(path)
+        parts, names, sources = _folder(path, BACKGROUNDS[background], notes)
     elif path.is_file():
         parts, sources = _archive(path), [_source(path)]
         names = [str(label) for label in range(_number_of_classes(path, parts))]
@@ -63,13 +79,23 @@ def read(
         record: dict[str, Any] = {
             "sources": sources,
             "seed": seed,
-            "parameters": {},
+            "parameters": notes,
             "classes": len(names),
             "class_names": names,
         }
-        pixels = _resized(_grey(images) if grey else images, size)
-        made[split] = Arrays(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels, {}, record)
+        order = _mixed(labels, seed)
+        pixels = _resized(_grey(images) if grey else images, size)[order]
+        made[split] = Arrays(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels[order], {}, record)
     return made
+
+
+def _mixed(labels: Array, seed: int) -> Array:
+    """Return a random order of images, in which classes are spread evenly."""
+    random, places = np.random.default_rng(seed), np.empty(len(labels))
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        places[rows] = (np.arange(len(rows)) + random.random()) / len(rows)
+    return np.argsort(places, kind="stable")
 
 
 def number_of_classes(path: Path) -> int:
@@ -114,7 +140,7 @@ def state(path: Path) -> str:
     for file in files:
         if file.is_file():
             about = file.stat()
-            found.update(f"{file.relative_to(path)} {about.st_size} {about.st_mtime_ns}\n".encode())
+            found.update(os.fsencode(f"{file.relative_to(path)} {about.st_size} {about.st_mtime_ns}\n"))
     return found.hexdigest()[:16]
 
 
@@ -126,8 +152,8 @@ def _arrays(path: Path, *names: str) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if not names or name in names}
             found = list(archive.files)
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not a whole NPZ file ({' '.join(str(error).split())})") from error
+    except Exception as error:  # numpy, zipfile and zlib raise many kinds for broken bytes
+        raise UserError(f"{path}: not a whole NPZ file ({_reason(error)})") from error
     for name in ("images", "labels"):
         if name not in found:
             raise UserError(f"{path}: no array '{name}'{nearest(name, found)}")
@@ -136,6 +162,8 @@ def _arrays(path: Path, *names: str) -> dict[str, Array]:
 
 def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
     arrays = _arrays(path)
+    if others := [name for name in arrays if name.startswith("val")]:
+        raise UserError(f"{path}: '{others[0]}' is not used; join it with `images` and `labels`, or leave it out")
     given = {"train": _checked(path, arrays, "images", "labels")}
     if "test_images" in arrays or "test_labels" in arrays:
         for name in ("test_images", "test_labels"):
@@ -152,6 +180,11 @@ def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_n
     images, labels = arrays[images_name], arrays[labels_name]
     if images.ndim not in (3, 4) or 0 in images.shape:
         raise UserError(f"{path}: {images_name} has shape {list(images.shape)}, not [N, H, W] or [N, H, W, C]")
+    if images.ndim == 4 and images.shape[2] == images.shape[3] != images.shape[1]:
+        raise UserError(
+            f"{path}: {images_name} has shape {list(images.shape)}, with the channels first; write"
+            f" numpy.moveaxis({images_name}, 1, -1)"
+        )
     images = images if images.ndim == 4 else images[..., None]
     if images.shape[1] != images.shape[2]:
         raise UserError(f"{path}: {images_name} are {_size(images.shape[1:])}; crop or pad them to squares")
@@ -213,8 +246,10 @@ def _share(n: int, fraction: float) -> int:
     return max(1, round(fraction * n))
 
 
-def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
-    """Return the splits, the names of the classes and the sources."""
+def _folder(
+    path: Path, background: int, notes: dict[str, Any]
+) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
+    """Return the splits, the names of the classes and the sources. `notes` gets what was done with the pictures."""
     roots = _roots(path)
     names = _class_folders(roots["train"])
     found = list[tuple[str, Path, int]]()
@@ -223,7 +258,8 @@ def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list
         if others:
             raise UserError(f"{root / others[0]}: no such class in {roots['train']}")
         found += [(split, file, label) for label, name in enumerate(names) for file in _pictures(root / name)]
-    images, labels = _decoded([file for _, file, _ in found]), np.array([label for _, _, label in found], np.int64)
+    images = _decoded([file for _, file, _ in found], background, notes)
+    labels = np.array([label for _, _, label in found], np.int64)
     rows = {split: np.array([each == split for each, _, _ in found]) for split in roots}
     state = hashlib.sha256()
     for _, file, _ in found:
@@ -234,7 +270,11 @@ def _folder(path: Path) -> tuple[dict[str, tuple[Array, Array]], list[str], list
 
 def _roots(path: Path) -> dict[str, Path]:
     """Return the folder of each split."""
-    return {split: path / split for split in SPLITS} if set(SPLITS) <= set(_folders(path)) else {"train": path}
+    there = set(_folders(path))
+    if "train" in there and (others := sorted(there - set(SPLITS))):
+        mend = "move its pictures to `train` or `test`, or the folder away"
+        raise UserError(f"{path / others[0]}: not used beside the folder train; {mend}")
+    return {split: path / split for split in SPLITS} if set(SPLITS) <= there else {"train": path}
 
 
 def _class_folders(path: Path) -> list[str]:
@@ -242,6 +282,9 @@ def _class_folders(path: Path) -> list[str]:
     if len(names) < 2:
         found = f"only the folder {names[0]}" if names else "no folders"
         raise UserError(f"{path}: {found}; there must be a folder for each of at least two classes")
+    for name in names:
+        if not name.isprintable():
+            raise UserError(f"{path}: the name of the folder {name!r} is not UTF-8 text, or has no printable form")
     return names
 
 
@@ -249,42 +292,87 @@ def _folders(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
+@functools.cache
+def _endings() -> frozenset[str]:
+    """The endings of all pictures that Pillow reads."""
+    from PIL import Image
+
+    return frozenset(ending for ending, kind in Image.registered_extensions().items() if kind in Image.OPEN)
+
+
 def _is_picture(file: Path) -> bool:
-    return file.suffix.lower() in PICTURES and not file.name.startswith(".")
+    return file.suffix.lower() in _endings() and not file.name.startswith(".")
 
 
 def _pictures(folder: Path) -> list[Path]:
-    found = sorted(filter(_is_picture, folder.glob("*")))
+    """Return the pictures in a folder. Refuse those that nobody would read."""
+    every = sorted(folder.glob("*"))
+    if foreign := [file for file in every if file.suffix.lower() in FOREIGN]:
+        raise UserError(f"{foreign[0]}: pictures of this kind cannot be read; save them as PNG")
+    found = list(filter(_is_picture, every))
     if not found:
-        raise UserError(f"{folder}: no PNG or JPEG picture")
+        raise UserError(f"{folder}: no picture")
     return found
 
 
-def _decoded(files: Iterable[Path]) -> Array:
-    """Return pictures as bytes [N, H, W, C], with three channels if any picture has colour."""
-    from PIL import Image
+def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> Array:
+    """Return pictures as bytes [N, H, W, C], with three channels if any picture has colour.
+
+    They look as viewers show them: turned as their EXIF data say, and on a background where they are transparent.
+    Pictures with more than 8 bits are scaled by the smallest and the largest value of all of them.
+    """
+    from PIL import Image, ImageOps
 
     pictures = list[Array]()
     first: Path | None = None
     for file in files:
         try:
-            with Image.open(file, formats=["PNG", "JPEG"]) as picture:
-                if picture.mode.startswith("I"):  # 16 bits; Pillow would clip them to 8
-                    pixels = (np.asarray(picture).astype(np.int64) // 257).astype(np.uint8)
+            with Image.open(file) as opened:
+                picture: Image.Image = ImageOps.exif_transpose(opened)
+                if picture.mode.startswith(("I", "F")):
+                    pixels = np.asarray(picture).astype(np.float64)
+                    if not np.isfinite(pixels).all():
+                        raise ValueError("values that are not finite")
                 else:
-                    pixels = np.asarray(picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB"))
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise UserError(f"{file}: not a whole PNG or JPEG picture ({' '.join(str(error).split())})") from error
+                    pixels = np.asarray(_opaque(picture, background))
+        except Exception as error:  # Pillow raises many kinds for broken bytes
+            raise UserError(f"{file}: not a whole picture ({_reason(error)})") from error
         first = first or file
         if pictures and pixels.shape[:2] != pictures[0].shape[:2]:
             raise UserError(f"{file}: {_size(pixels.shape)}, but {first.name} is {_size(pictures[0].shape)}")
         if pixels.shape[0] != pixels.shape[1]:
             raise UserError(f"{file}: {_size(pixels.shape)}; crop or pad pictures to squares")
         pictures.append(pixels)
+    pictures = _as_bytes(pictures, notes)
     if any(each.ndim == 3 for each in pictures):
         pictures = [each if each.ndim == 3 else np.repeat(each[..., None], 3, 2) for each in pictures]
     stacked = np.stack(pictures)
     return stacked if stacked.ndim == 4 else stacked[..., None]
+
+
+def _opaque(picture: Image.Image, background: int) -> Image.Image:
+    """Return a picture in grey or colour, with transparent pixels on the background."""
+    from PIL import Image
+
+    if picture.has_transparency_data:
+        behind = Image.new("RGBA", picture.size, (background, background, background, 255))
+        return Image.alpha_composite(behind, picture.convert("RGBA")).convert("L" if picture.mode == "LA" else "RGB")
+    return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+
+
+def _as_bytes(pictures: list[Array], notes: dict[str, Any]) -> list[Array]:
+    """Scale pictures with more than 8 bits by their common range, which `notes` gets."""
+    deep = [each for each in pictures if each.dtype != np.uint8]
+    if not deep:
+        return pictures
+    low, high = min(float(each.min()) for each in deep), max(float(each.max()) for each in deep)
+    notes["scaled from"] = [low, high]
+    scale = 255 / (high - low) if high > low else 0.0
+    return [each if each.dtype == np.uint8 else np.rint((each - low) * scale).astype(np.uint8) for each in pictures]
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _grey(images: Array) -> Array:

@@ -115,7 +115,7 @@ def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:
     from recaps.datasets import own
 
     path = Path(settings["path"])
-    chosen = {key: settings[key] for key in ("size", "grey", "test_fraction", "seed")}
+    chosen = {key: settings[key] for key in ("size", "grey", "background", "test_fraction", "seed")}
     found = own.read(path, **chosen)[split]
     channels, size = found.images.shape[1:3]
     about = catalogue.entry(name)
@@ -138,14 +138,11 @@ def _base(
     options: Mapping[str, Any],
     own: Mapping[str, Any] | None,
 ) -> Arrays:
-    """Read a split of a base set, or a part of its train split. Parts of own data, which are in order, are random."""
+    """Read a split of a base set, or a part of its train split."""
     if split in catalogue.PARTS:
         whole = _base(name, "train", raw_root, stand_in, options, own)
-        order = np.random.default_rng(own["seed"]).permutation(len(whole)) if own else np.arange(len(whole))
-        first, last = np.split(order, [catalogue.part_size(len(whole), "learn")])
-        rows = np.sort(last if split == "held_out" else first)
-        factors = {name: values[rows] for name, values in whole.factors.items()}
-        return Arrays(whole.images[rows], whole.labels[rows], factors, whole.record)
+        end = catalogue.part_size(len(whole), "learn")
+        return whole.take(slice(end, None) if split == "held_out" else slice(end))
     if own:
         return _own(name, split, own)
     if not stand_in:
