@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from recaps.command import at_least_one, command
 from recaps.config.load import Project, load
-from recaps.config.reading import read_yaml
+from recaps.config.reading import merged, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
 from recaps.workflow import accept, jobs, new, stages, why
 from recaps.workflow.jobs import Job, Names
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "new":
         return _print(new.make(options.what, options.name, options.kind))
-    values: dict[str, object] = dict(read_yaml(options.config / "config.yaml"))
+    values: dict[str, Any] = merged(map(read_yaml, [options.config / "config.yaml", *options.configfile]))
     values |= {"scale": options.scale} if options.scale else {}
     values |= {"papers": options.papers} if options.papers else {}
     values |= {"seeds": options.seeds} if options.seeds else {}
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     for either in (each[name] for name in COMMANDS if name != "new"):
         either.add_argument(
             "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
+        )
+        either.add_argument(
+            "--configfile", type=Path, nargs="+", default=[], help="more settings, as for Snakemake, e.g. mine.yaml"
         )
         either.add_argument("--scale", help="replaces the scale of config.yaml")
         either.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")

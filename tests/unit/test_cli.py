@@ -183,13 +183,23 @@ def test_why_and_verify_and_clean_without_results(
     for arguments, line in (
         (["why", "sparse/convnet"], "training of sparse/convnet, seed 0: not made yet"),
         (["why"], " not made yet, 0 differ from the plan"),
-        (["verify"], "0 files checked, 0 changed"),
         (["clean"], "no checkpoints to remove: each belongs to a run of the plan"),
         (["accept"], "nothing to accept: no result differs from the plan in its modules alone"),
     ):
         assert main([*arguments, *options]) == 0
         assert line in capsys.readouterr().out
+    assert main(["verify", *options]) == 1
+    assert "verify: there are no results in results/smoke; name their scale with --scale" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == [], "they make nothing"
+
+
+def test_more_settings_are_read_as_snakemake_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("papers: [sparse]\nstudies: {rates: {of: sparse/dense, vary: {training.shift: [1, 2]}}}")
+    assert main(["list", "--config", str(CONFIG), "--scale", "smoke", "--configfile", str(mine)]) == 0
+    assert "study sparse.rates: Study: rates, 2 rows" in capsys.readouterr().out
+    assert main(["list", "--config", str(CONFIG), "--configfile", str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml: no such file" in capsys.readouterr().err
 
 
 def test_clean_removes_no_checkpoints_of_runs_that_are_left_aside(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from recaps import io, papers
 from recaps.config.load import Project, load
-from recaps.config.studies import Studied, held_out
+from recaps.config.studies import Studied, _word, held_out
 from recaps.config.training import Training
 from recaps.config.variant import Paper
 from recaps.datasets import catalogue, preparation
@@ -61,7 +62,7 @@ def test_there_is_a_row_for_each_combination() -> None:
 def test_named_rows_have_their_own_variants_and_options() -> None:
     rows = {
         "plain": {},
-        "narrow": {"of": ["sparse/dense"], "model.conv_channels": 8, "vary": {"training.shift": [0, 1]}},
+        "narrow": {"of": "sparse/dense", "model.conv_channels": 8, "vary": {"training.shift": [0, 1]}},
     }
     made = mine({"of": "sparse/sparsecaps", "rows": rows, "fixed": {"training.steps": 11}})
     assert list(made.changes) == ["sparsecaps-plain", "dense-narrow-shift-0", "dense-narrow-shift-1"]
@@ -85,18 +86,43 @@ def test_heads_latents_and_probes_are_replaced_and_their_options_merged() -> Non
     [
         ({"of": "sparsecaps"}, "config: studies.mine.of: 'sparsecaps' is no paper/variant"),
         ({"of": "sparce/sparsecaps"}, "is no paper/variant (did you mean 'sparse'?)"),
-        ({"of": "sparse/sparscaps"}, "studies.mine: there is no variant 'sparscaps' (did you mean 'sparsecaps'?)"),
+        ({"of": "sparse/sparscaps"}, "studies.mine.of: there is no variant 'sparscaps' (did you mean 'sparsecaps'?)"),
         (
             {"of": "sparse/dense", "vary": {"training.stepps": [1]}},
-            "unknown key 'variants.dense-stepps-1.training.stepps'",
+            "dense-stepps-1: unknown key 'training.stepps'",
         ),
         ({"of": "sparse/dense", "vary": {"training.steps": ["many"]}}, "should be a valid integer"),
-        ({"of": "sparse/dense", "vary": {"training.steps": [5, 5]}}, "two rows would be called dense-steps-5"),
+        ({"of": "sparse/dense", "vary": {"training.steps": [15, 15]}}, "two rows would be called dense-steps-15"),
         (
             {"of": "sparse/dense", "rows": {"a": {"start": "b"}, "b": {}}},
             "there is no row 'dense-b' above to start from",
         ),
-        ({"of": "sparse/dense", "fixed": {"heads.smv.C": 1}}, "there is no head 'smv' (did you mean 'svm'?)"),
+        ({"of": "sparse/dense", "fixed": {"heads.smv.C": 1}}, "'dense' has no head 'smv' (did you mean 'svm'?)"),
+        ({"of": "sparse/supcaps", "fixed": {"heads.svm.C": 1}}, "'supcaps' has no head 'svm'"),
+        (
+            {"of": "sparse/dense", "vary": {"training.steps": 11}},
+            "studies.mine.vary.training.steps: Input should be a list",
+        ),
+        ({"of": "sparse/dense", "vary": {"training.steps": []}}, "studies.mine.vary.training.steps: "),
+        ({"of": "sparse/dense", "rows": {"a": {"vary": {"training.steps": 11}}}}, "rows.a.vary.training.steps: Input"),
+        ({"of": "sparse/dense", "rows": {"a": {"of": 5}}}, "studies.mine.rows.a.of"),
+        ({"of": "sparse/dense", "rows": {"a": {"start": "a"}}}, "there is no row 'dense-a' above to start from"),
+        ({"of": "sparse/dense", "vary": {"data": ["mnist-40"]}}, "studies.mine: dense-data-mnist-40: data: "),
+        ({"of": "sparse/dense", "vary": {"latents": [5]}}, "latents: Input should be a mapping, not 5"),
+        ({"of": "sparse/dense", "fixed": {"data": "mnist-40/test"}}, "data: mnist-40/test is no training split"),
+        (
+            {"of": "sparse/dense", "fixed": {"beside": ["dens"]}},
+            "beside: there is no variant 'dens' (did you mean 'dense'?)",
+        ),
+        ({"of": "sparse/dense", "vary": {"seeds": [[1], [2]]}}, "seeds is no option of a row; set the study's `seeds`"),
+        ({"of": "sparse/dense", "fixed": {"trained": "sparse/supcaps"}}, "trained is no option of a row"),
+        (
+            {"of": "sparse/dense", "rows": {"a": {"training.shift": 3}}, "vary": {"training.shift": [1, 2]}},
+            "rows.a: training.shift is both set and varied",
+        ),
+        ({"of": "sparse/dense", "rows": {"28": {}}}, "a row would be called dense-28, as a variant is"),
+        ({"of": "sparse/dense", "vary": {"model.decoder": [[9] * 200]}}, "is too long for a folder"),
+        ({"of": "experts/mnist-vae"}, "studies.mine.of: the paper 'experts' is not in `papers`"),
         ({"of": "sparse/dense", "judged": "tests"}, "studies.mine.judged"),
     ],
 )
@@ -121,9 +147,12 @@ def test_rows_with_the_same_training_share_its_model() -> None:
         "dense-c-100-shift-6": "sparse/dense",
         "dense-c-100-shift-5": "sparse.mine/dense-c-1-shift-5",
     }
-    # On held-out images, the paper's own run is another training; and it has no seed 4.
+    # On held-out images, the paper's own run is another training.
     assert {row.trained for row in mine({"of": "sparse/dense"}).variants.values()} == {None}
-    assert mine({"of": "sparse/dense", "judged": "test", "seeds": [0, 4]}).variants["dense"].trained is None
+    # A seed that the paper's own run does not have is trained.
+    both = Plan(project({"of": "sparse/dense", "judged": "test", "seeds": [0, 4]}))
+    assert [both.has_model_of(names("sparse.mine", "dense", seed)) for seed in (0, 4)] == ["sparse/dense", ""]
+    assert both.start_of(names("sparse.mine", "dense", 4)) == []
     # What is left out is not made, so it has no model to share.
     alone = project({"of": "sparse/dense", "judged": "test"}, only=["supcaps"])
     assert alone.studies["sparse.mine"].variants["dense"].trained is None
@@ -180,7 +209,7 @@ def test_own_images_in_order_are_held_out_at_random(tmp_path: Path) -> None:
     images = np.zeros((120, 28, 28), np.uint8) + labels[:, None, None].astype(np.uint8)
     np.savez(tmp_path / "mine.npz", images=images, labels=labels, test_images=images[::9], test_labels=labels[::9])
     own = {"name": "mine", "path": str(tmp_path / "mine.npz"), "size": None, "grey": False}
-    own |= {"test_fraction": 0.2, "seed": 0}
+    own |= {"background": "white", "test_fraction": 0.2, "seed": 0}
     first, last = (
         preparation.build("mnist", split, tmp_path, stand_in=False, own=own) for split in ("learn", "held_out")
     )
@@ -251,7 +280,7 @@ def test_only_is_the_counterpart_of_without() -> None:
     made = load({"scale": "smoke", "only": ["sparse/dense", "mnist-e*"]}, CONFIG)
     assert {name: list(paper.variants) for name, paper in made.papers.items()} == {
         "consensus": ["mnist-em"],
-        "experts": ["mnist-experts"],
+        "experts": ["mnist-experts", "mnist-judge"],
         "sparse": ["dense"],
     }
     assert made.left_out["sparse"].reason("supcaps") == "supcaps was left out (config: without or only)"
@@ -277,22 +306,23 @@ def test_the_studies_of_the_papers_are_valid(scale: str) -> None:
 # ---- Training -------------------------------------------------------------------------------------------------------
 
 
-class Counted(Model):
-    """A model whose steps take a known processor time."""
-
-
 def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 1000, 2))  # two seconds for each timing
-    monkeypatch.setattr(run.time, "process_time", lambda: next(clock))
-    monkeypatch.setattr(run, "take_step", lambda model, batches, step: {})
+    """A model with two phases, of 600 and 400 steps; a step takes 1/8 and 1/4 of a second."""
+    clock = [0.0]
+
+    def take_step(model: Any, batches: Any, step: int) -> None:
+        clock[0] += 0.125 if step < 600 else 0.25
+
+    monkeypatch.setattr(run.time, "process_time", lambda: clock[0])
+    monkeypatch.setattr(run, "take_step", take_step)
     training = Training(steps=1000, lr_decay_steps=100, snapshots={"a": 300, "b": 900})
-    file = tmp_path / "steps.json"
-    made = run.affordable(training, 1, lambda training: (None, None), file)  # type: ignore[arg-type, return-value]
-    assert made.steps == 60 * run.TIMED // 2 == 600
-    assert made.lr_decay_steps == 60
-    assert made.snapshots == {"a": 300}
+    file, net = tmp_path / "steps.json", SimpleNamespace(phases=lambda: {"one": 0, "two": 600})
+    made = run.affordable(training, 7, lambda training: (net, None), file)  # type: ignore[arg-type, return-value]
+    assert made.steps == round(60 * 7 / (0.6 * 0.125 + 0.4 * 0.25)) == 2400
+    assert made.lr_decay_steps == 240
+    assert made.snapshots == {"a": 720, "b": 2160}
     monkeypatch.setattr(run, "take_step", lambda *_: pytest.fail("timed again"))
-    assert run.affordable(training, 1, lambda training: (None, None), file) == made  # type: ignore[arg-type, return-value]
+    assert run.affordable(training, 7, lambda training: (net, None), file) == made  # type: ignore[arg-type, return-value]
 
 
 def test_a_model_starts_from_the_weights_that_it_shares(tmp_path: Path) -> None:
@@ -365,11 +395,11 @@ def test_the_table_has_changes_means_and_costs(tmp_path: Path) -> None:
         number("dense-shift-0", "support-slope", 1, unit="ratio"),
     ]
     table = drawn(study, rows, tmp_path)
-    assert list(table.columns) == ["shift", "svm-mnist", "svm-mnist sd", "n", "seeds", "steps", "minutes"]
+    assert list(table.columns) == ["shift", "svm-mnist", "svm-mnist sd", "n", "seeds", "steps taken", "minutes taken"]
     assert table["shift"].tolist() == ["6", "0"]
     assert table["svm-mnist"].tolist() == ["91", "80"]
     assert table["svm-mnist sd"].tolist() == ["1.41421", "0"]
-    assert set(table["minutes"]) == {"2"}
+    assert set(table["minutes taken"]) == {"2"}
     assert set(table["n"]) == {"239"}
     points = pd.read_csv(tmp_path / "papers/sparse.mine/figure.csv")
     assert points["row"].tolist() == ["shift 6", "shift 6", "shift 0", "shift 0"]
@@ -382,6 +412,39 @@ def test_a_column_that_no_row_has_is_refused(tmp_path: Path) -> None:
         UserError, match=r"sparse.mine: no row has the metric 'svm-mnits' \(did you mean 'svm-mnist'\?\)"
     ):
         drawn({"of": "sparse/dense", "columns": ["svm-mnits"]}, rows, tmp_path)
+
+
+def test_variants_of_one_title_are_told_apart() -> None:
+    studies = {"mine": {"of": ["consensus/mnist-em", "consensus/norb-em", "consensus/mnist-similarity"]}}
+    rows = (
+        load({"scale": "smoke", "papers": ["consensus"], "studies": studies}, CONFIG).studies["consensus.mine"].changes
+    )
+    assert [each["variant"] for each in rows.values()] == ["mnist-em", "Similarity learning", "norb-em"]
+
+
+def test_values_as_parts_of_names() -> None:
+    values = (-3, 3, 1e-05, None, [256, -1])
+    assert [_word(value) for value in values] == ["minus-3", "3", "1e-05", "none", "256-minus-1"]
+
+
+def test_studies_stay_if_a_variant_is_left_out_that_they_do_not_need() -> None:
+    without = load({"scale": "smoke", "papers": ["consensus"], "without": ["consensus/norb-em"]}, CONFIG)
+    assert "consensus.losses" in without.studies
+    without = load({"scale": "smoke", "papers": ["consensus"], "without": ["consensus/mnist-em"]}, CONFIG)
+    assert "consensus.losses" not in without.studies
+    with pytest.raises(UserError, match=r"studies.mine.of: dense was left out"):
+        project({"of": "sparse/dense"}, without=["sparse/dense"])
+    assert list(project({"of": "sparse/dense"}, only=["supcaps"]).studies) == ["sparse.mine"]
+
+
+def test_a_study_of_several_papers_becomes_one_of_each() -> None:
+    study = {
+        "of": ["sparse/dense", "experts/mnist-vae"],
+        "rows": {"a": {}, "b": {"of": "experts/mnist-vae", "training.steps": 9}},
+    }
+    made = load({"scale": "smoke", "studies": {"mine": study}}, CONFIG).studies
+    assert list(made["sparse.mine"].changes) == ["dense-a"]
+    assert list(made["experts.mine"].changes) == ["mnist-vae-a", "mnist-vae-b"]
 
 
 def test_a_paper_has_no_heads_of_its_own_for_a_variant() -> None:

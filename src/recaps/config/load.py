@@ -10,10 +10,9 @@ from typing import Any
 from recaps import papers as found
 from recaps.config.base import Section
 from recaps.config.families import ModelOptions
-from recaps.config.heads import listed
 from recaps.config.reading import check, merge, read_yaml
 from recaps.config.studies import Studied, held_out, studied, with_shared_models
-from recaps.config.variant import Paper, Variant
+from recaps.config.variant import Paper, Study, Variant
 from recaps.config.without import LeftOut, leave_out
 from recaps.config.workflow import Config, OwnData, Scale
 from recaps.datasets import catalogue
@@ -180,11 +179,13 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
     project = _with_own_classes(Project(config=config, scale=scale, papers=chosen, elsewhere=elsewhere))
     project = _without(project) if config.without else project
     studies = _studies(project, known)
-    project = _only(project) if config.only else project
+    if config.only:  # and nothing else, but the user's own studies
+        project = _only(project)
+        studies = {name: study for name, study in studies.items() if study.reported}
     for name, study in studies.items():
         of = found.of(name)
         variants = project.papers[of].variants if of in project.papers else {}
-        studies[name] = with_shared_models(name, study, of, variants, project.seeds_of)
+        studies[name] = with_shared_models(name, study, of, variants)
     made = {name: paper.model_copy(update={"studies": {}}) for name, paper in project.papers.items()}
     return project.model_copy(update={"papers": made, "studies": studies})
 
@@ -313,6 +314,10 @@ def _only(project: Project) -> Project:
             reason = next(filter(None, lost), f"there is no variant '{name}'{nearest(name, known)}")
             raise UserError(f"config: only: {reason}")
         kept.update(matched)
+        # The record of a variant has less without those beside it.
+        for each in matched:
+            paper, _, variant = each.partition("/")
+            kept.update(f"{paper}/{beside}" for beside in project.papers[paper].variants[variant].beside)
     reduced = _leaving_out(project, [*project.config.without, *(each for each in variants if each not in kept)])
     papers = {name: paper for name, paper in reduced.papers.items() if paper.variants}
     left_out = {name: lost for name, lost in reduced.left_out.items() if name in papers}
@@ -346,26 +351,32 @@ def _studies(project: Project, known: Collection[str]) -> dict[str, Studied]:
                 where = f"{short(found.FOLDER / name / 'paper.yaml')}: studies.{key}"
                 studies[f"{name}.{key}"] = studied(paper, key, study, where)
     for key, study in project.config.studies.items():
-        where, of = f"config: studies.{key}", dict[str, list[str]]()
-        for each in study.of:
+        where, of = f"config: studies.{key}", {name: _of_paper(study, name) for name in known}
+        for each in study.every_of:
             name, _, variant = each.partition("/")
             if name not in known or not variant:
                 raise UserError(
                     f"{where}.of: '{each}' is no paper/variant{nearest(name, known)}; e.g. sparse/sparsecaps"
                 )
-            of.setdefault(name, []).append(variant)
-        for name in project.papers.keys() & of.keys():
+            if name not in project.papers:
+                raise UserError(f"{where}.of: the paper '{name}' is not in `papers`")
+            if reason := project.left_out[name].reason(variant) if name in project.left_out else "":
+                raise UserError(f"{where}.of: {reason}")
+        for name in (name for name in project.papers if of[name].every_of):
             if f"{name}.{key}" in studies:
                 raise UserError(f"{where}: the paper '{name}' has a study of this name; choose another")
-            rows = {
-                row: options | {"of": [each.removeprefix(f"{name}/") for each in listed(options["of"])]}
-                if "of" in options
-                else options
-                for row, options in study.rows.items()
-            }
-            own = study.model_copy(update={"of": tuple(of[name]), "rows": rows})
-            studies[f"{name}.{key}"] = studied(project.papers[name], key, own, where, reported=True)
+            studies[f"{name}.{key}"] = studied(project.papers[name], key, of[name], where, reported=True)
     return studies
+
+
+def _of_paper(study: Study, paper: str) -> Study:
+    """Return the part of a user's study that is of a paper, without the paper's name; `of` may be empty."""
+
+    def own(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(each.partition("/")[2] for each in names if each.partition("/")[0] == paper)
+
+    rows = {row: each.model_copy(update={"of": own(each.of or study.of)}) for row, each in study.rows.items()}
+    return study.model_copy(update={"of": own(study.of), "rows": {row: each for row, each in rows.items() if each.of}})
 
 
 def _names(folder: Path) -> list[str]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from recaps.config.base import Name, snapshot_of
-from recaps.config.heads import Head, listed
+from recaps.config.heads import Head
 from recaps.config.reading import check, merge
-from recaps.config.variant import Paper, Study, Variant
+from recaps.config.variant import Paper, Study, StudyRow, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
 
@@ -26,6 +26,10 @@ RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 PART_OF = {"train": "learn", "test": "held_out"}
 #: Keys of a variant that a study replaces as a whole.
 WHOLE = ("latents", "heads", "probes")
+#: Keys that are no options, and what to write instead.
+FIXED = {"seeds": "; set the study's `seeds`", "title": "", "trained": "", "own_heads": "; write heads.<head>.<option>"}
+#: Longest name of a row: it becomes a part of the names of folders and logs.
+LONGEST = 150
 
 Values = dict[str, Any]
 
@@ -86,19 +90,24 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
     Raises:
         UserError: a mistake in the study.
     """
-    rows, changes = dict[str, Values](), dict[str, Values]()
+    rows, changes, bases = dict[str, Values](), dict[str, Values](), dict[str, str]()
     for key, base, cells, options in _rows(paper, study, where):
         if key in rows:
             raise UserError(f"{where}: two rows would be called {key}; give them names (`rows`)")
-        if options.get("start", key) not in (*rows, key):
-            raise UserError(f"{where}: {key}: there is no row '{options['start']}' above to start from")
-        rows[key], changes[key] = _changed(paper, base, options), {"variant": paper.variants[base].title} | cells
-    if len({each["variant"] for each in changes.values()}) == 1 and any(len(each) > 1 for each in changes.values()):
-        changes = {
-            key: {name: cell for name, cell in each.items() if name != "variant"} for key, each in changes.items()
-        }
+        if key in paper.variants and key != base:
+            raise UserError(f"{where}: a row would be called {key}, as a variant is; give it another name")
+        if len(key) > LONGEST:
+            raise UserError(f"{where}: the name {key[:40]}... is too long for a folder; give the row a name (`rows`)")
+        if (start := options.get("start")) and start not in rows:
+            raise UserError(f"{where}: {key}: there is no row '{start}' above to start from{nearest(start, rows)}")
+        rows[key], changes[key], bases[key] = _changed(paper, base, options, f"{where}: {key}"), cells, base
+    every = dict.fromkeys(bases.values())
+    titles = [paper.variants[base].title for base in every]
+    named = {base: title if titles.count(title) == 1 else base for base, title in zip(every, titles, strict=True)}
+    if len(every) > 1 or not any(changes.values()):
+        changes = {key: {"variant": named[bases[key]], **cells} for key, cells in changes.items()}
     for other in dict.fromkeys(each for row in rows.values() for each in row.get("beside", ())):
-        rows.setdefault(other, _changed(paper, other, {}))
+        rows.setdefault(other, _changed(paper, other, {}, where))
     limits = paper.limits
     used = {each for row in rows.values() for every in row.get("heads", {}).values() for each in every}
     protocols = {key: each.model_dump(exclude_unset=True) for key, each in paper.protocols.items() if key in used}
@@ -112,7 +121,8 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
     images = {"held-out": "held-out training images", "test": "test images"}[study.judged]
     about = {"title": study.title or f"Study: {name}", "caption": f"{study.caption} Judged on {images}.".lstrip()}
     values = {
-        **paper.model_dump(include={"title", "authors", "reference", "heads"}),
+        **paper.model_dump(include={"authors", "reference", "heads"}),
+        "title": about["title"],
         "protocols": protocols,
         "limits": limits,
         "variants": {key: {**row, "seeds": study.seeds} for key, row in rows.items()},
@@ -125,7 +135,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
     return check(Studied, values, where)
 
 
-def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[str, Variant], seeds: Seeds) -> Studied:
+def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[str, Variant]) -> Studied:
     """Return a study in which rows take the model of a run whose training is the same.
 
     Args:
@@ -133,12 +143,10 @@ def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[
         study: the study.
         paper: the name of its paper.
         variants: the variants of the paper.
-        seeds: returns the seeds of a variant.
     """
     same: dict[str, str] = {}
     for key, each in variants.items() if study.study.judged == "test" else ():
-        if set(seeds(each)) >= set(study.study.seeds or seeds(next(iter(study.variants.values())))):
-            same.setdefault(_training(each), f"{paper}/{key}")
+        same.setdefault(_training(each), f"{paper}/{key}")
     shared: dict[str, Row] = {}
     for key, row in study.variants.items():
         taken = same.setdefault(_training(row), f"{name}/{key}")
@@ -146,14 +154,11 @@ def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[
     return study.model_copy(update={"variants": shared})
 
 
-Seeds = Callable[[Variant], Sequence[int]]
-
-
 def matching(paper: Paper, patterns: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the variants that match any of some patterns. Raises UserError if a pattern matches none."""
     for each in patterns:
         if not paper.matching((each,)):
-            raise UserError(f"{where}: there is no variant '{each}'{nearest(each, paper.variants)}")
+            raise UserError(f"{where}.of: there is no variant '{each}'{nearest(each, paper.variants)}")
     return paper.matching(tuple(patterns))
 
 
@@ -166,22 +171,22 @@ def _training(variant: Variant) -> str:
 
 def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values]]:
     """Yield the name of each row, its variant, its cells in the table, and its options."""
-    for row, given in (study.rows or {"": {}}).items():
-        options = dict(given)
-        of, vary, start = (options.pop(key, None) for key in ("of", "vary", "start"))
-        vary = study.vary if vary is None else vary
-        bases = matching(paper, listed(of or study.of), where)
+    for row, given in (study.rows or {"": StudyRow()}).items():
+        vary = study.vary if given.vary is None else given.vary
+        if double := [key for key in vary if key in given.options]:
+            raise UserError(f"{where}: rows.{row}: {double[0]} is both set and varied")
         short = _last_parts(list(vary))
+        bases = matching(paper, given.of or study.of, where)
         for base, values in itertools.product(bases, itertools.product(*vary.values())):
             varied = dict(zip(vary, values, strict=True))
             cells = {short[key]: value for key, value in varied.items()}
             words = [base, *([row] if row else []), *(f"{key}-{_word(value)}" for key, value in cells.items())]
-            started = {"start": f"{base}-{start}"} if start else {}
+            start = {"start": f"{base}-{given.start}".lower().replace("_", "-")} if given.start else {}
             yield (
                 "-".join(words).lower().replace("_", "-"),
                 base,
                 ({"row": row} if row else {}) | cells,
-                {**study.fixed, **options, **varied, **started},
+                {**study.fixed, **given.options, **varied, **start},
             )
 
 
@@ -194,12 +199,16 @@ def _last_parts(options: Sequence[str]) -> dict[str, str]:
 def _word(value: Any) -> str:
     """Return a value as a part of a row's name."""
     values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
-    text = "-".join("none" if each is None else str(each) for each in values)
+    text = "-".join("none" if each is None else re.sub(r"^-(?=[\d.])", "minus-", str(each)) for each in values)
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "empty"
 
 
-def _changed(paper: Paper, base: str, options: Values) -> Values:
-    """Return the settings of a variant with options changed."""
+def _changed(paper: Paper, base: str, options: Values, where: str) -> Values:
+    """Return the settings of a variant with options changed.
+
+    Raises:
+        UserError: an option has no effect or is not valid.
+    """
     variant = paper.variants[base]
     made: Values = variant.model_dump(mode="json", exclude_unset=True)
     # A row may have other snapshots.
@@ -209,6 +218,8 @@ def _changed(paper: Paper, base: str, options: Values) -> Values:
     }
     changes: Values = {}
     for name, value in options.items():
+        if name in FIXED:
+            raise UserError(f"{where}: {name} is no option of a row{FIXED[name]}")
         if name in WHOLE:
             made[name] = value
             continue
@@ -216,15 +227,22 @@ def _changed(paper: Paper, base: str, options: Values) -> Values:
             value = {part: value}
         changes = merge(changes, value)
     own = changes.pop("heads", {})
-    for head in own:
-        if head not in paper.heads:
-            raise UserError(f"there is no head '{head}'{nearest(head, paper.heads)}")
+    for head in own if isinstance(own, Mapping) else ():
+        if head not in made["heads"]:
+            raise UserError(f"{where}: '{base}' has no head '{head}'{nearest(head, made['heads'])}")
     heads = {head: merge(paper.heads[head].model_dump(), each) for head, each in own.items()}
-    return {**merge(made, changes), "own_heads": heads}
+    made = {**merge(made, changes), "own_heads": heads}
+    check(Row, made, where)
+    for each in made.get("beside", ()):
+        if each not in paper.variants:
+            raise UserError(f"{where}: beside: there is no variant '{each}'{nearest(each, paper.variants)}")
+    return made
 
 
 def _moved(row: Values) -> Values:
     """Return the settings of a variant with held-out images in place of test images."""
+    if row["data"].split("/")[1] not in ("train", "learn"):
+        raise UserError(f"data: {row['data']} is no training split; set `judged: test`")
     latents = {held_out(name): limit for name, limit in row.get("latents", {}).items()}
     images = [held_out(name) for name in row.get("images", ())]
     return {**row, "data": held_out(row["data"]), "latents": latents, "images": images}
@@ -242,4 +260,5 @@ def _moved_limits(limits: Mapping[str, int]) -> dict[str, int]:
 def _moved_parts(protocol: Values) -> Values:
     """Like `_moved`, for a protocol."""
     parts = {key: part for key, part in protocol.items() if isinstance(part, Mapping)}
-    return protocol | {key: {**part, "set": held_out(part["set"])} for key, part in parts.items()}
+    title = f"{protocol['title']}; held-out images take the place of test images"
+    return protocol | {"title": title} | {key: {**part, "set": held_out(part["set"])} for key, part in parts.items()}

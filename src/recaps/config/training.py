@@ -16,7 +16,7 @@ class Training(Section):
     """Number of training steps; each trains on one mini-batch."""
     minutes: float | None = Field(None, gt=0)
     """Processor time of the whole training, instead of `steps`: as many steps as fit, which are timed at the start.
-    `lr_decay_steps` changes in proportion. For comparisons of networks of other sizes."""
+    `lr_decay_steps` and `snapshots` change in proportion. For comparisons of networks of other sizes."""
     batch_size: int = Field(128, ge=1)
     """Images per mini-batch."""
     pad: int = Field(0, ge=0, le=256)

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from recaps.config.base import LatentsName, Name, Positive, Section, Seeds, SetName, snapshot_of
 from recaps.config.families import any_family
@@ -33,6 +33,11 @@ Counts = Annotated[
     dict[Name, Annotated[int, Field(ge=1)]],
     BeforeValidator(_counted, json_schema_input_type=dict[Name, Annotated[int, Field(ge=1)]] | tuple[Name, ...]),
 ]
+
+
+OneOrMoreTexts = Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])]
+#: The values of an option in a study.
+Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
 class Variant(Section):
@@ -102,6 +107,20 @@ class Output(Section):
     """Timings that it shows."""
 
 
+class StudyRow(BaseModel):
+    """A named row of a study: what it is of, and the options that it changes, by name."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    of: OneOrMoreTexts | None = None
+    vary: dict[str, Values] | None = None
+    start: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.model_extra or {}
+
+
 class Study(Section):
     """Runs that vary options of some variants, and their table.
 
@@ -113,14 +132,14 @@ class Study(Section):
     """Heading of the table. Empty: the study's name."""
     caption: str = ""
     """Text below the table."""
-    of: Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])] = ("*",)
+    of: OneOrMoreTexts = ("*",)
     """The variants that it varies, by name or by pattern; in `config.yaml` with the paper: `sparse/sparsecaps`."""
     fixed: dict[str, Any] = {}
     """Options that all rows have, e.g. `{training.steps: 3000}`."""
-    vary: dict[str, tuple[Any, ...]] = {}
+    vary: dict[str, Values] = {}
     """Options and their values, e.g. `{training.learning_rate: [0.001, 0.002]}`. There is a row for each
     combination."""
-    rows: dict[Name, dict[str, Any]] = {}
+    rows: dict[Name, StudyRow] = {}
     """Rows by name, each with the options that it changes. A row may have its own `of` and `vary`. With `start: other`,
     it starts from the trained weights of the row `other` above."""
     seeds: Seeds | None = None
@@ -136,8 +155,8 @@ class Study(Section):
     @property
     def every_of(self) -> tuple[str, ...]:
         """The variants of all rows, by name or by pattern."""
-        own = [each for row in self.rows.values() for each in listed(row.get("of", ()))]
-        return (*self.of, *own)
+        rows = self.rows.values() or [StudyRow()]
+        return tuple(each for row in rows for each in row.of or self.of)
 
 
 class Paper(Section):

@@ -83,11 +83,11 @@ class Config(Section):
     figures that would show only what is left out, or cannot be drawn without it. The scorecard and the report name what
     is missing."""
     only: tuple[str, ...] = ()
-    """Variants to make, without all others, by name or by pattern, e.g. `[sparse/sparsecaps, mnist-*]`. Tables and
-    figures show those that are there."""
+    """Variants to make, without all others, by name or by pattern, e.g. `[sparse/sparsecaps, mnist-*]`, and those that
+    their records need. Tables and figures show those that are there."""
     studies: dict[Name, Study] = {}
-    """Your own studies, by name, e.g. `{rates: {of: sparse/sparsecaps, vary: {training.learning_rate: [0.001,
-    0.0003]}}}`. They are made and reported with everything else; the target of this one is `sparse.rates`."""
+    """Your own studies by name, each with `of`, e.g. `{rates: {of: sparse/sparsecaps, vary: {training.learning_rate:
+    [0.001, 0.0003]}}}`. They are made and reported with everything else; the target of this one is `sparse.rates`."""
     mirror: Annotated[str, AfterValidator(_mirror)] | None = None
     """Folder or URL to try before the official addresses; its files are `<dataset>/<file>`. null: use the environment
     variable `RECAPS_MIRROR`."""

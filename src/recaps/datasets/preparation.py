@@ -142,6 +142,8 @@ def _base(
     if split in catalogue.PARTS:
         whole = _base(name, "train", raw_root, stand_in, options, own)
         end = catalogue.part_size(len(whole), "learn")
+        if end == len(whole):
+            raise UserError(f"{name}: {len(whole)} training images are too few to hold a sixth out; set `judged: test`")
         return whole.take(slice(end, None) if split == "held_out" else slice(end))
     if own:
         return _own(name, split, own)

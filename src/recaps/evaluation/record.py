@@ -141,6 +141,10 @@ class Run:
 
         return load_model(self.folder, torch.device("cpu"))[0]
 
+    def has(self, set_name: str) -> bool:
+        """Whether there are latents of a set, or of the held-out images that take its place in a study."""
+        return self.resolve(set_name) in map(self.resolve, self.settings.latents)
+
     def latents(self, set_name: str, *names: str) -> dict[str, Array]:
         """The arrays `names` of the latents on a set."""
         return npz.read(layout.latents(self.folder), names, part=self.resolve(set_name))
@@ -178,7 +182,7 @@ def write(run: Run) -> None:
 
 def _of_study(run: Run) -> list[MetricRow]:
     """What a table of a study may show besides: means of the scalar latents of the test images, and the diagnosis."""
-    if run.settings.test not in run.settings.latents:
+    if not run.has(run.settings.test):
         return []
     latents, on = run.latents(run.settings.test), run.test_set
     scalars = {name: each for name, each in latents.items() if each.ndim == 1 and name not in ("labels", "original")}

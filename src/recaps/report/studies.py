@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, cast
 
 import matplotlib.pyplot as plt
@@ -18,8 +19,8 @@ from recaps.report.statistics import sd
 def table(results: Results) -> pd.DataFrame:
     """A row for each row of the study: what it changes, its metrics, and what it cost.
 
-    Metrics are means over seeds, with standard deviations if there are several; `n` is the number of images. `steps`
-    and `minutes` are those of the training, the minutes a mean; a row with the model of another run has the other's.
+    Metrics are means over seeds, with standard deviations if there are several; `n` is the number of images. Steps and
+    minutes are those of the training, the minutes a mean; a row with the model of another run has the other's.
 
     Raises:
         UserError: no row has a metric that the study names.
@@ -38,8 +39,8 @@ def table(results: Results) -> pd.DataFrame:
         row |= {
             "n": next((str(int(each["n"].iloc[0])) for each in found.values() if len(each)), ""),
             "seeds": ", ".join(map(str, results.own_seeds[variant])),
-            "steps": str(records[0]["steps"]),
-            "minutes": sum(each["wall_seconds"] for each in records) / len(records) / 60,
+            "steps taken": str(records[0]["steps"]),
+            "minutes taken": sum(each["wall_seconds"] for each in records) / len(records) / 60,
         }
         rows.append(row)
     return pd.DataFrame(rows)
@@ -75,13 +76,15 @@ def _study(results: Results) -> Studied:
 
 
 def _metrics(results: Results, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """The metrics to show: those in `wanted`; without any, those in percent, or all if there are none."""
+    """The metrics to show: those in `wanted` that a row has; if it is empty, those in percent, or all."""
     shown = results.metrics[results.metrics["variant"].isin(_study(results).changes)]
     known = shown["metric"].unique()
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"{results.name}: no row has the metric '{name}'{nearest(name, known)}")
-    percent = tuple(shown[shown["unit"] == "percent"]["metric"].unique())
+    if wanted and not set(wanted) & set(known):
+        raise UserError(f"{results.name}: no row has the metric '{wanted[0]}'{nearest(wanted[0], known)}")
+    for name in set(wanted) - set(known):
+        print(f"{results.name}: no row has the metric '{name}'{nearest(name, known)}", file=sys.stderr)
+    wanted = tuple(name for name in wanted if name in known)
+    percent = tuple(shown[(shown["unit"] == "percent") & (shown["measured_on"] != "")]["metric"].unique())
     return wanted or percent or tuple(known)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io as text_io
+import itertools
 import math
 import sys
 import time
@@ -154,18 +155,26 @@ def affordable(
         file: keeps the number of steps, so that an interrupted run has the same one.
     """
     if not file.exists():
+        model, batches = fresh(training)
+        ends = [*model.phases().values(), training.steps]
         seconds = 0.0
-        for _ in range(2):  # the first one warms up
-            model, batches = fresh(training)
-            started = time.process_time()
-            for step in range(TIMED):
-                take_step(model, batches, step)
-            seconds = time.process_time() - started
-        io.write_json(file, {"steps": max(1, round(60 * minutes * TIMED / seconds))})
+        for start, end in itertools.pairwise(ends):
+            timed = range(start, min(start + TIMED, end))
+            for _ in range(2):  # the first time warms up
+                started = time.process_time()
+                for step in timed:
+                    take_step(model, batches, step)
+                taken = time.process_time() - started
+            seconds += (end - start) / training.steps * taken / len(timed)
+        io.write_json(file, {"steps": max(1, round(60 * minutes / seconds))})
     steps = int(io.read_json(file)["steps"])
-    decay = max(1, round(training.lr_decay_steps * steps / training.steps))
-    snapshots = {name: step for name, step in training.snapshots.items() if step <= steps}
-    return training.model_copy(update={"steps": steps, "lr_decay_steps": decay, "snapshots": snapshots})
+
+    def compressed(step: int) -> int:
+        return max(1, round(step * steps / training.steps))
+
+    snapshots = {name: compressed(step) for name, step in training.snapshots.items()}
+    changed = {"steps": steps, "lr_decay_steps": compressed(training.lr_decay_steps), "snapshots": snapshots}
+    return training.model_copy(update=changed)
 
 
 def take_over(source: Path, settings: Mapping[str, Any], identity: Mapping[str, Any], out: Path) -> None:

@@ -135,9 +135,9 @@ def _proved(state: State, jobs: list[Job], source: Path, record: Mapping[str, An
     first = jobs[0].names
     config = read_json(state.plan.files.run(first.paper, first.variant, first.seed) / "config.json")
     device = "cpu" if "thread" in record["device"] else "cuda"
-    variant = state.plan.project.papers[first.paper].variants[first.variant]
+    variant = state.plan.project.every[first.paper].variants[first.variant]
     trial = {
-        "settings": {name: config[name] for name in ("model", "training")},
+        "settings": {name: config[name] for name in ("model", "training")},  # with the steps of `training.minutes`
         "paper": first.paper,
         "seed": first.seed,
         "dataset": str(state.plan.files.dataset(state.plan.project.resolve(variant.data)).resolve()),
@@ -147,7 +147,10 @@ def _proved(state: State, jobs: list[Job], source: Path, record: Mapping[str, An
     }
     try:
         before = _run(TRIAL, trial, source)
-        after = _run(TRIAL, trial | {"settings": state.plan.training(first)}, Path(recaps.__file__).parents[1])
+        today = {"model": variant.model.model_dump(mode="json"), "training": variant.training.model_dump(mode="json")}
+        if variant.training.minutes:
+            today["training"] = config["training"]
+        after = _run(TRIAL, trial | {"settings": today}, Path(recaps.__file__).parents[1])
     except UserError as error:
         return f"cannot be proved: {error}"
     if differing := [name for name in before if before[name] != after.get(name)]:

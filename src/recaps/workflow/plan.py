@@ -250,17 +250,22 @@ class Plan:
 
     def start_of(self, wildcards: Any) -> list[str]:
         """Return the files of the run whose trained weights a row of a study has or starts from, if it does."""
-        row = self.variant(wildcards)
-        if isinstance(row, Row) and (row.trained or row.start):
-            paper, variant = row.trained.split("/") if row.trained else (wildcards.paper, row.start)
-            files = self.of_run(paper, str(variant), int(wildcards.seed))["trained"]
-            return files if row.trained else files[:1]
+        row, owner = self.variant(wildcards), self.has_model_of(wildcards)
+        if owner:
+            paper, variant = owner.split("/")
+            return self.of_run(paper, variant, int(wildcards.seed))["trained"]
+        if isinstance(row, Row) and row.start:
+            return self.of_run(wildcards.paper, row.start, int(wildcards.seed))["trained"][:1]
         return []
 
     def has_model_of(self, wildcards: Any) -> str:
         """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained."""
         row = self.variant(wildcards)
-        return row.trained or "" if isinstance(row, Row) else ""
+        if not isinstance(row, Row) or not row.trained:
+            return ""
+        paper, variant = row.trained.split("/")
+        seeds = self.project.seeds_of(self.project.every[paper].variants[variant])
+        return row.trained if int(wildcards.seed) in seeds else ""
 
     def evaluation_set(self, wildcards: Any) -> list[str]:
         """Return the test split if the training evaluates on it."""

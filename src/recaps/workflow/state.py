@@ -16,6 +16,8 @@ from recaps.workflow.receipts import Receipts, refuse
 
 #: Results to make again that a start names.
 SHOWN = 10
+#: Differences that a line names.
+FEW = 3
 #: Why results without a receipt are made again.
 UNKNOWN = "nothing says what made it"
 
@@ -61,11 +63,11 @@ class State:
 
         return again
 
-    def reason(self, job: Job) -> str:
+    def reason(self, job: Job, most: int = FEW) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
         if not all(os.path.exists(file) for file in job.outputs):
             return ""
-        return self.difference(job) or next(self._of_deleted(job), "")
+        return self.difference(job, most) or next(self._of_deleted(job), "")
 
     def _of_deleted(self, job: Job) -> Iterator[str]:
         """Yield in what inputs that were deleted since, such as weights, differ from the plan."""
@@ -75,10 +77,16 @@ class State:
                     yield f"{maker}: {text}"
                 yield from self._of_deleted(maker)
 
-    def difference(self, job: Job) -> str:
-        """Return in what a job's outputs differ from the plan, whether they are still there or not."""
+    def difference(self, job: Job, most: int = FEW) -> str:
+        """Return in what a job's outputs differ from the plan, whether they are still there or not.
+
+        `most`: differences that are named; the others are counted.
+        """
         receipt = self.receipts.of(job.outputs)
-        return "; ".join(differences(receipt["identity"], self.planned(job))) if receipt else UNKNOWN
+        if not receipt:
+            return UNKNOWN
+        found = differences(receipt["identity"], self.planned(job))
+        return "; ".join(found[:most] + ([f"and {len(found) - most} more"] if len(found) > most else []))
 
     def planned(self, job: Job) -> dict[str, Any]:
         """Return the identity that a job's outputs should have."""

@@ -75,7 +75,9 @@ def clean(plan: Plan) -> list[str]:
     for folder in [*orphans(plan)]:
         lines.append(f"removed {folder} ({_size(folder) / 1e6:.1f} MB)")
         shutil.rmtree(folder)
-    return lines or ["no checkpoints to remove: each belongs to a run of the plan"]
+    return lines or [
+        "no checkpoints to remove: each belongs to a run of the plan, or to a part that the plan leaves aside"
+    ]
 
 
 def verify(plan: Plan) -> list[str]:
@@ -83,6 +85,8 @@ def verify(plan: Plan) -> list[str]:
     receipts = State(plan).receipts
     changed = receipts.check(refresh=False, whole=True)
     n = sum(len(found["outputs"]) for found in receipts.places.values())
+    if not n:
+        raise UserError(f"verify: there are no results in {plan.files.folder}; name their scale with --scale")
     return [*(f"{file}: changed since it was made" for file in changed), f"{n} files checked, {len(changed)} changed"]
 
 
@@ -110,7 +114,7 @@ def _of_run(state: State, name: str) -> Iterator[str]:
             if not _is_there(job):
                 yield f"{job}: not made yet"
             else:
-                yield f"{job}: {state.reason(job) or 'as planned'}"
+                yield f"{job}: {state.reason(job, most=1000) or 'as planned'}"
                 yield from _proofs(job, state)
 
 

@@ -62,7 +62,7 @@ def record(run: Run) -> Record:
         if name in run.settings.probes:
             measured, arrays[name] = measure(run, run.probe(name))
             rows += measured
-    if getattr(run.settings.model, "poses", None) == "gaussian" and "mnist/test" in run.settings.latents:
+    if getattr(run.settings.model, "poses", None) == "gaussian" and run.has("mnist/test"):
         # The bound of the amortised posterior, with one draw for each image.
         bounds = run.latents("mnist/test", "bound")["bound"]
         metrics = ["bound-mnist", *(["bound-from-full-rate"] if _at_full_rate(run.settings) else [])]

@@ -24,7 +24,7 @@ def record(run: Run) -> Record:
     arrays: dict[str, Mapping[str, Array]] = {}
     if not routes(run.settings):
         return Record(rows, arrays)
-    test = "mnist-40/test" if "mnist-40/test" in run.settings.latents else "mnist/test"
+    test = run.settings.test
     rows += _error_rows(run, {"mnist": test, "affnist": "affnist/test"})
     latents, on = run.latents(test, "support", "mask"), run.resolve(test)
     support = relative_support(latents["support"])
@@ -44,7 +44,7 @@ def record(run: Run) -> Record:
             arrays["traversals"] = _traversals(probe, TRAVERSED[run.variant])
     if sparse(run.settings):
         rows.append(run.mean("mask-active", (latents["mask"] >= 0.1).sum(1), "count", on))
-    if shows_ranks(run.settings):
+    if sparse(run.settings) and run.has("affnist/test"):
         ranks = run.latents("affnist/test", "ranks")["ranks"]
         rows += _rank_rows(run, ranks == 0)
         arrays["ranks"] = {"frequencies": rank_frequencies(ranks)}
@@ -74,7 +74,7 @@ def shows_ranks(settings: Variant) -> bool:
 def _error_rows(run: Run, sets: Mapping[str, str]) -> list[MetricRow]:
     rows = []
     for label, name in sets.items():
-        if name in run.settings.latents:
+        if run.has(name):
             errors = run.latents(name, "reconstruction_error")["reconstruction_error"]
             rows.append(run.mean(f"reconstruction-error-{label}", errors, "squared error", run.resolve(name)))
     return rows
