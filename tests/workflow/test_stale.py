@@ -130,7 +130,8 @@ def test_a_setting_of_a_head_fits_it_again(again: Clone) -> None:
     """A2"""
     settle(again, overrides={"experts": {"heads": {"linear": {"C": 0.5}}}})
     lines = made_lines(run(again))
-    assert [line.partition(" of ")[0] for line in lines] == ["heads", "record"]
+    made = [line.partition(" of ")[0] for line in lines]
+    assert made == ["heads", "record", "record"], "of the run, and of its judge, whose record knows all heads"
     assert "linear" in lines[0]
     assert "linear.mnist.head.C: 100.0 -> 0.5" in lines[0]
     assert made_lines(run(again)) == []

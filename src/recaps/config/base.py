@@ -86,10 +86,12 @@ class Section(BaseModel):
         """Refuse `true` where a number belongs, which Python takes for 1; YAML reads `yes` and `on` as `true`."""
         for name, value in values.items() if isinstance(values, Mapping) else ():
             found = [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, bool)]
-            if found and name in cls.model_fields and not _takes_booleans(cls.model_fields[name].annotation):
+            if found and name in cls.model_fields and _is_number(cls.model_fields[name].annotation):
                 raise ValueError(f"{name}: {str(found[0]).lower()} is no number")
         return values
 
 
-def _takes_booleans(annotation: Any) -> bool:
-    return annotation in (bool, Any) or any(map(_takes_booleans, get_args(annotation)))
+def _is_number(annotation: Any) -> bool:
+    """Whether a type is a number, or consists of numbers and of nothing else that could be true."""
+    parts = get_args(annotation)
+    return annotation in (int, float) or (any(map(_is_number, parts)) and bool not in parts)

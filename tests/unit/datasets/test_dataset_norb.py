@@ -43,7 +43,7 @@ def originals(arrays: Arrays) -> list[int]:
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_image_is_one_cameras_picture_of_its_scene(scenes: Arrays, name: str) -> None:
-    for split in catalogue.splits(name):
+    for split in catalogue.entry(name).splits:
         made = make(name, split, scenes)
         assert made.images.shape[1:] == (1, 48, 48)
         assert made.images.flags.c_contiguous
@@ -58,7 +58,7 @@ def test_every_image_is_one_cameras_picture_of_its_scene(scenes: Arrays, name: s
 
 @pytest.mark.parametrize("name", SETS)
 def test_scene_by_scene_left_then_right(scenes: Arrays, name: str) -> None:
-    for split in catalogue.splits(name):
+    for split in catalogue.entry(name).splits:
         factors = make(name, split, scenes).factors
         assert factors["camera"].tolist() == [0, 1] * (len(factors["camera"]) // 2)
         assert factors["original"].tolist() == [n for n in originals(make(name, split, scenes)) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_familiar_and_novel_are_the_whole_test_split(scenes: Arrays, name: str) 
 
 @pytest.mark.parametrize("name", SETS)
 def test_limit_counts_scenes_of_the_base(scenes: Arrays, name: str) -> None:
-    for split in catalogue.splits(name):
+    for split in catalogue.entry(name).splits:
         whole, few = make(name, split, scenes), make(name, split, scenes, limit=40)
         n = int((whole.factors["original"] < 40).sum())
         assert len(few) == n > 0
@@ -137,5 +137,5 @@ def test_the_record_of_a_split(scenes: Arrays) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_deterministic(scenes: Arrays, name: str) -> None:
-    for split in catalogue.splits(name):
+    for split in catalogue.entry(name).splits:
         assert make(name, split, scenes).digest() == make(name, split, scenes).digest()

@@ -119,7 +119,7 @@ def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # ty
     familiar = {"azimuth": (30, 32, 34, 0, 2, 4), "elevation": (0, 1, 2)}
     columns = {"azimuth": 2, "elevation": 1}
     for name in ("smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
-        for split in catalogue.splits(name):
+        for split in catalogue.entry(name).splits:
             preparation.prepare(name, split, tmp_path, out, stand_in=False)
             made = preparation.load(name, split, out)
             images, labels, info = parts["train" if split == "train" else "test"]

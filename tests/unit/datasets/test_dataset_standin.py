@@ -27,10 +27,10 @@ def build(name: str, split: str, **options: object) -> Arrays:
 def test_every_split_has_the_described_shape(name: str) -> None:
     options = {"limit": 40, "versions": 2} if "versions" in catalogue.defaults(name) else {"limit": 40}
     about = catalogue.describe(name)
-    for split in catalogue.splits(name):
+    for split in catalogue.entry(name).splits:
         arrays = build(name, split, **options)
         assert arrays.images.shape[1:] == (about["channels"], about["height"], about["width"])
-        assert len(arrays) in (40, 80) or (0 < len(arrays) < 80 and "novel" in catalogue.splits(name))
+        assert len(arrays) in (40, 80) or (0 < len(arrays) < 80 and "novel" in catalogue.entry(name).splits)
         assert 0 <= arrays.labels.min() <= arrays.labels.max() < about["classes"]
         assert arrays.record["stand_in"] is True
         assert arrays.record["title"].endswith("stand-in (scikit-learn digits)")
@@ -95,7 +95,7 @@ def test_smallnorb_grid() -> None:
 
 @pytest.mark.parametrize("name", ["smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"])
 def test_single_cameras_of_smallnorb_show_all_classes(name: str) -> None:
-    made = {split: build(name, split, limit=300) for split in catalogue.splits(name)}
+    made = {split: build(name, split, limit=300) for split in catalogue.entry(name).splits}
     for arrays in made.values():
         for camera in (0, 1):
             seen = np.bincount(arrays.labels[arrays.factors["camera"] == camera], minlength=5)
