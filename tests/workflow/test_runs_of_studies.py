@@ -58,3 +58,19 @@ def test_a_users_study_is_in_the_report(finished: Clone) -> None:
     assert "Study: mine" in report
     # Without the study, the report is made again without it, and nothing else.
     assert set(finished.plan()) == {"build_report", "all", "total"}
+
+
+def test_the_example_of_the_page(finished: Clone) -> None:
+    """It is judged on held-out images, which the finished workflow has not."""
+    page = (finished.folder / "docs" / "adding-a-paper.md").read_text()
+    example = page.partition("## A study")[2].partition("```yaml\n")[2].partition("```")[0]
+    (finished.folder / "mine.yaml").write_text(example)
+    done = finished.snakemake(*SMOKE, "--configfile", "mine.yaml", "--", "sparse.rates")
+    assert done.status == 0, done.output[-6000:]
+    folder = finished.folder / "results/smoke/papers/sparse.rates"
+    table = pd.read_csv(folder / "table.csv")
+    assert table["learning_rate"].tolist() == [0.001, 0.001, 0.0003, 0.0003]
+    assert table["iterations"].tolist() == [1, 3, 1, 3]
+    measured = pd.read_csv(folder / "metrics.csv")
+    assert set(measured["measured_on"].dropna()) >= {"mnist-40/held_out", "affnist-generated/held_out"}
+    assert (folder / "table.md").exists()

@@ -124,7 +124,7 @@ def timing_axis(axis: Axes, ticks: Mapping[float, str], timing: Mapping[str, Any
     axis.grid(False, axis="x")
     axis.set(ylabel="seconds per 100 steps", ylim=(0, None))
     how = f"{_counted(timing['steps'], 'step')} in each of {_counted(timing['rounds'], 'round')}"
-    axis.set_title(f"{timing['device']}; {how}; the batch size below each bar", fontsize=9)
+    axis.set_title(f"{timing['device']}\n{how}; the batch size below each bar", fontsize=9)
 
 
 def _counted(n: int, what: str) -> str:

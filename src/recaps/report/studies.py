@@ -61,7 +61,7 @@ def figure(results: Results) -> tuple[Figure, pd.DataFrame]:
         words = [
             _text(each) if name in ("variant", "row") else f"{name} {_text(each)}" for name, each in changes.items()
         ]
-        labels.append(", ".join(words))
+        labels.append(", ".join(words) or variant)
         axes.plot(measured["value"], [place] * len(measured), "o", color="C0", alpha=0.7)
         axes.plot([measured["value"].mean()], [place], "|", color="black", markersize=14)
         data += [{"row": labels[-1], "seed": row["seed"], metric: row["value"]} for _, row in measured.iterrows()]

@@ -22,7 +22,7 @@ from recaps.workflow.jobs import held
 from recaps.workflow.receipts import changed, known, receipt, refuse
 
 #: What PyTorch and NumPy say of arrays that are too large.
-_TOO_LARGE = r"allocate|out of memory|[Oo]verflow|too large|Maximum allowed"
+_TOO_LARGE = r"allocate|out of memory|size calculation overflowed|array is too big|Maximum allowed dimension"
 
 
 def make(stage: str, job: Any) -> None:

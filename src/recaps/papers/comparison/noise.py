@@ -9,15 +9,10 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.nn.functional import max_pool2d
 
-from recaps.models.model import Model
-from recaps.training.randomness import generator
-
 #: Standard deviation of the noise of the test `noisy`, as a part of white.
 DEVIATION = 0.2
 #: Pixels at most this far from the digit, along each axis, are near it. It is the reach of a 9x9 convolution.
 NEAR = 4
-#: Images per batch; does not change the result.
-BATCH = 250
 
 
 def noisy(images: Tensor, noise: Tensor, deviation: float = DEVIATION) -> Tensor:
@@ -49,20 +44,3 @@ TRIALS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "near-the-digit": lambda images, noise: torch.where(near_digit(images), noisy(images, noise), images),
     "elsewhere": lambda images, noise: torch.where(near_digit(images), images, noisy(images, noise)),
 }
-
-
-def correct(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return whether a model's class scores are right in each trial, bool [B]. The noise is always the same.
-
-    Args:
-        model: a trained model with class scores.
-        images: [B, 1, H, W], in 0..1.
-        labels: [B].
-    """
-    noise = torch.randn(images.shape, generator=generator(0, "noise trials")).to(images.device)
-    found = {}
-    for name, change in TRIALS.items():
-        batches = change(images, noise).split(BATCH)
-        scores = torch.cat([model.latents(batch)["scores"] for batch in batches])
-        found[name] = scores.argmax(1) == labels
-    return found
