@@ -401,6 +401,13 @@ def test_the_table_has_changes_means_and_costs(tmp_path: Path) -> None:
     assert points["svm-mnist"].tolist() == [90, 92, 80, 80]
 
 
+def test_the_table_has_the_fewest_and_the_most_images(tmp_path: Path) -> None:
+    few = ("dense", 0, "svm-affnist-a", 50.0, float("nan"), 102, "percent", "affnist-generated/held_out")
+    assert drawn({"of": "sparse/dense"}, [number("dense", "svm-mnist", 90), few], tmp_path)["n"].tolist() == [
+        "102 to 239"
+    ]
+
+
 def test_a_column_that_no_row_has_is_refused(tmp_path: Path) -> None:
     rows = [number("dense", "svm-mnist", 90)]
     with pytest.raises(

@@ -19,8 +19,9 @@ from recaps.report.statistics import sd
 def table(results: Results) -> pd.DataFrame:
     """A row for each row of the study: what it changes, its metrics, and what it cost.
 
-    Metrics are means over seeds, with standard deviations if there are several; `n` is the number of images. Steps and
-    minutes are those of the training, the minutes a mean; a row with the model of another run has the other's.
+    Metrics are means over seeds, with standard deviations if there are several; `n` is the number of images, from the
+    fewest to the most if it differs between metrics. Steps and minutes are those of the training, the minutes a mean; a
+    row with the model of another run has the other's.
 
     Raises:
         UserError: no row has a metric that the study names.
@@ -35,9 +36,10 @@ def table(results: Results) -> pd.DataFrame:
             row[name] = measured["value"].mean()
             if len(results.own_seeds[variant]) > 1:
                 row[f"{name} sd"] = sd(measured["value"].tolist())
+        counts = [n for each in found.values() for n in each["n"]]
         records = [results.record(variant, seed) for seed in results.own_seeds[variant]]
         row |= {
-            "n": next((str(int(each["n"].iloc[0])) for each in found.values() if len(each)), ""),
+            "n": " to ".join(f"{n:.0f}" for n in sorted({min(counts), max(counts)})) if counts else "",
             "seeds": ", ".join(map(str, results.own_seeds[variant])),
             "steps taken": str(records[0]["steps"]),
             "minutes taken": sum(each["wall_seconds"] for each in records) / len(records) / 60,
@@ -54,6 +56,7 @@ def figure(results: Results) -> tuple[Figure, pd.DataFrame]:
     """
     study = _study(results)
     [metric] = _metrics(results, (str(study.study.figure),))
+    unit = results.metrics.loc[results.metrics["metric"] == metric, "unit"].iloc[0]
     labels, data = [], []
     drawing, axes = plt.subplots(figsize=(6, 0.8 + 0.35 * len(study.changes)))
     for place, (variant, changes) in enumerate(study.changes.items()):
@@ -66,8 +69,7 @@ def figure(results: Results) -> tuple[Figure, pd.DataFrame]:
         axes.plot([measured["value"].mean()], [place], "|", color="black", markersize=14)
         data += [{"row": labels[-1], "seed": row["seed"], metric: row["value"]} for _, row in measured.iterrows()]
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
-    axes.set_xlabel(metric)
+    axes.set(ylim=(len(labels) - 0.5, -0.5), xlabel=f"{metric} ({unit})")
     return drawing, pd.DataFrame(data, columns=["row", "seed", metric])
 
 
