@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.io import write_text
+from recaps.papers import of
 from recaps.report import charts, overview, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_picture, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
@@ -62,9 +63,10 @@ BADGES = {
 
 @dataclass(frozen=True)
 class Section:
-    """One paper."""
+    """One paper or study."""
 
     name: str
+    readme: str
     paper: Paper
     claims: Sequence[Mapping[str, Any]]
     tables: Sequence[Table]
@@ -157,6 +159,7 @@ def _section(
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
     return Section(
         name=name,
+        readme=f"src/recaps/papers/{of(name)}/README.md",
         paper=paper,
         claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
         tables=tables,

@@ -421,7 +421,10 @@ def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys:
     assert {name: digest for name, digest in before.items() if not name.startswith(("index", "papers"))}.items() <= (
         files.items()
     ), "the scorecard and the paper's runs are as before"
-    assert 'id="paper-sparse.pooling"' in page_of(study)
+    page = page_of(study)
+    assert 'id="paper-sparse.pooling"' in page
+    readmes = re.findall(r"<code>(src/[^<]*README.md)</code>", page)
+    assert readmes == ["src/recaps/papers/sparse/README.md"] * 2
     # Rows that are no more are refused when the record is drawn again.
     (published(study) / "runs/sparse.pooling").rename(published(study) / "runs/sparse.pools")
     assert run_publish(study, "--draw") == 1
