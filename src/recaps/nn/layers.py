@@ -91,6 +91,19 @@ class _Votes(torch.autograd.Function):
         )
 
 
+class PerObject(nn.Module):
+    """A separate linear layer for each object: [K, B, fewer] to [K, B, more]."""
+
+    def __init__(self, objects: int, fewer: int, more: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(truncated_normal(objects, fewer, more, std=fewer**-0.5))
+        self.bias = nn.Parameter(torch.zeros(objects, 1, more)) if bias else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        made = values @ self.weight
+        return made if self.bias is None else made + self.bias.to(made.dtype)
+
+
 class Decoder(nn.Module):
     """Fully connected decoder: hidden layers with ReLU, then a sigmoid for each pixel.
 

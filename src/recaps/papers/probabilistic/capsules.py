@@ -12,16 +12,21 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu
+from torch.nn.functional import elu, logsigmoid, one_hot
 
 from recaps.config.training import Training
+from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import ISAB, PMA, AttentivePooling
+from recaps.nn.convolution import size_after
+from recaps.nn.layers import PerObject
 from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.poses import bounded_pose
 from recaps.nn.precision import float32
 from recaps.npz import Array
 from recaps.papers.probabilistic.generative_model import (
+    POSE,
     Capsules,
     Generative,
     Picture,
@@ -35,8 +40,6 @@ from recaps.papers.probabilistic.options import GenerativeOptions
 
 KERNEL = 3
 STRIDES = (2, 2, 1, 1)
-#: Numbers in a pose.
-POSE = 6
 
 
 class Belief(NamedTuple):
@@ -75,7 +78,14 @@ class GenerativeCapsules(Model):
 
     # Inference
 
-    def infer(self, images: Tensor, purpose: str | None = None, step: int | None = 0, deltas: bool = False) -> Inferred:
+    def infer(
+        self,
+        images: Tensor,
+        purpose: str | None = None,
+        step: int | None = 0,
+        deltas: bool = False,
+        labels: Tensor | None = None,
+    ) -> Inferred:
         """The posterior q of images and a draw from it.
 
         Args:
@@ -84,12 +94,16 @@ class GenerativeCapsules(Model):
                 median presences and mean poses of q instead of a draw.
             step: the training step; None: the scheduled one.
             deltas: whether to take q of the poses as points, whatever the options say.
+            labels: [B], for the control `presences_from_labels`.
         """
         part_belief = self.part_encoder(images)
         if deltas:
             part_belief = part_belief._replace(log_deviations=None)
         parts = self.draw(part_belief, purpose and f"{purpose}/parts", step)
         object_belief = self.object_encoder(parts)
+        if labels is not None and self.options.presences_from_labels is not None:
+            known = self.options.presences_from_labels * (2 * one_hot(labels, self.options.objects) - 1)
+            object_belief = object_belief._replace(logits=known.to(object_belief.logits.dtype))
         if deltas:
             object_belief = object_belief._replace(log_deviations=None)
         objects = self.draw(object_belief, purpose and f"{purpose}/objects", step)
@@ -178,7 +192,7 @@ class GenerativeCapsules(Model):
             `objects_present`.
         """
         images = batch["images"]
-        inferred = self.infer(images, "training", None, self.deltas)
+        inferred = self.infer(images, "training", None, self.deltas, batch.get("labels"))
         with float32(images):
             terms = {name: values.mean() for name, values in self.bound(images, inferred).items()}
         present = {"parts_present": inferred.parts, "objects_present": inferred.objects}
@@ -241,16 +255,22 @@ class PartEncoder(nn.Module):
         super().__init__()
         channels, *sides = image_shape
         widths = (channels, *[options.channels] * len(STRIDES))
+        same = options.padding == "same"
         self.layers = nn.ModuleList(
-            nn.Conv2d(fewer, more, KERNEL, stride, padding=1)
+            nn.Conv2d(fewer, more, KERNEL, stride, padding=int(same))
             for fewer, more, stride in zip(widths, widths[1:], STRIDES, strict=False)
         )
         for stride in STRIDES:
-            sides = [-(-side // stride) for side in sides]
+            sides = [size_after(side, KERNEL, stride, same) for side in sides]
+        if min(sides) < 1:
+            raise UserError(
+                f"model: images of {image_shape[1]}x{image_shape[2]} are too small; set model.padding: same"
+            )
         self.places = nn.Parameter(torch.zeros(options.channels, *sides)) if options.place_bias else None
-        self.pooling = AttentivePooling(options.channels, options.parts, 1 + POSE)
-        self.start = nn.Parameter(start.clone())
-        self.reach = options.part_reach * half_canvas(options, image_shape)
+        self.pooling = AttentivePooling(options.channels, options.parts, 1 + _pose_numbers(options))
+        self.start = nn.Parameter(start.clone()) if options.part_pose == "linear" else None
+        self.unit = half_canvas(options, image_shape)
+        self.reach = options.part_reach * self.unit
         self.log_deviations = _log_deviations(options, options.parts)
 
     def forward(self, images: Tensor) -> Belief:
@@ -259,9 +279,13 @@ class PartEncoder(nn.Module):
             maps = elu(layer(maps))
         if self.places is not None:
             maps = maps + self.places.to(maps.dtype)
-        found = self.pooling(maps)
-        poses = self.start + self.reach * found[..., 1:].unflatten(2, (2, 3))
-        return Belief(found[..., 0], poses, self.log_deviations)
+        logits, poses, deviations = self.pooling(maps).tensor_split((1, 1 + POSE), 2)
+        with float32(images):
+            if self.start is None:
+                poses = self.unit * bounded_pose(*poses.unbind(2))
+            else:
+                poses = self.start + self.reach * poses.unflatten(2, (2, 3))
+            return Belief(logits.squeeze(2), poses, _varied(self.log_deviations, deviations))
 
 
 class ObjectEncoder(nn.Module):
@@ -285,9 +309,10 @@ class ObjectEncoder(nn.Module):
         )
         self.pooling = PMA(options.width, options.heads, options.objects, options.point_deviation)
         self.encoding = nn.Linear(options.width, options.encoding)
-        self.presence, self.pose = (_mlp(options, numbers) for numbers in (1, POSE))
+        self.own, self.masked = options.object_layers == "own", options.attention == "present"
+        self.presence, self.pose = (_mlp(options, numbers) for numbers in (1, _pose_numbers(options)))
         last = self.pose[-1]
-        assert isinstance(last, nn.Linear)
+        assert isinstance(last.weight, Tensor)
         nn.init.normal_(last.weight, std=0.3 * options.hidden**-0.5)
         self.log_deviations = _log_deviations(options, options.objects)
 
@@ -297,15 +322,34 @@ class ObjectEncoder(nn.Module):
             offsets = self.zoom * (parts.poses - self.start)
             numbers = torch.cat([parts.logits.sigmoid().unsqueeze(2), offsets.flatten(2)], 2)
             members = torch.einsum("bjd,jdw->bjw", numbers, self.project.expand(numbers.shape[1], -1, -1)) + self.names
+            bias = logsigmoid(parts.logits) if self.masked else None
             for block in self.blocks:
-                members = block(members)
-            found = self.encoding(self.pooling(members))
-            logits, poses = self.presence(found), self.pose(found)
-        return Belief(logits.squeeze(2), poses.unflatten(2, (2, 3)), self.log_deviations)
+                members = block(members, bias)
+            found = self.encoding(self.pooling(members, bias))
+            if self.own:
+                logits, poses = (layers(found.transpose(0, 1)).transpose(0, 1) for layers in (self.presence, self.pose))
+            else:
+                logits, poses = self.presence(found), self.pose(found)
+            poses, deviations = poses.tensor_split((POSE,), 2)
+            return Belief(logits.squeeze(2), poses.unflatten(2, (2, 3)), _varied(self.log_deviations, deviations))
+
+
+def _pose_numbers(options: GenerativeOptions) -> int:
+    """How many numbers of the posterior of a pose a network computes: its mean, and perhaps offsets of deviations."""
+    return POSE * (1 + (options.poses == "gaussian" and options.gaussian_from == "image"))
 
 
 def _mlp(options: GenerativeOptions, numbers: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(options.encoding, options.hidden), nn.ReLU(), nn.Linear(options.hidden, numbers))
+    sizes = (options.encoding, options.hidden), (options.hidden, numbers)
+    if options.object_layers == "own":
+        first, last = (PerObject(options.objects, *size) for size in sizes)
+        return nn.Sequential(first, nn.ReLU(), last)
+    return nn.Sequential(nn.Linear(*sizes[0]), nn.ReLU(), nn.Linear(*sizes[1]))
+
+
+def _varied(shared: Tensor | None, offsets: Tensor) -> Tensor | None:
+    """Log standard deviations of poses: those of all images, [n, 2, 3], plus offsets [B, n, 6] if there are any."""
+    return shared if shared is None or not offsets.shape[2] else shared + offsets.unflatten(2, (2, 3))
 
 
 def _log_deviations(options: GenerativeOptions, number: int) -> nn.Parameter | None:

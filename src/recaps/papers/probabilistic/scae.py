@@ -21,12 +21,14 @@ from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import AttentivePooling
 from recaps.nn.convolution import Convolution, size_after
-from recaps.nn.initial import initialise, truncated_normal
+from recaps.nn.initial import initialise
+from recaps.nn.layers import PerObject
 from recaps.nn.losses.classes import correct
 from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
-from recaps.nn.poses import compose, warp
+from recaps.nn.poses import bounded_pose, compose, warp
 from recaps.nn.precision import float32
+from recaps.papers.probabilistic.generative_model import orthogonal_templates
 from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
 from recaps.papers.probabilistic.template_mixture import Mixture, template_mixture
@@ -90,7 +92,7 @@ class SCAE(Model):
         found = self.part_encoder(images)
         with float32(images):
             poses, features, logits = found.split([POSE, self.options.features, 1], 2)
-            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts"))
+            return Parts(bounded_pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts"))
 
     def pictures(self, parts: Parts, images: Tensor) -> Mixture:
         """The mixture model of images [B, C, H, W] that the parts define, evaluated at these images."""
@@ -109,7 +111,8 @@ class SCAE(Model):
         seen = [poses.flatten(2), 1 - presences.unsqueeze(2), parts.features, templates.flatten(2)]
         capsules = self.object_decoder(self.object_encoder(torch.cat(seen, 2), presences))
         with float32(poses):
-            votes = compose(pose(*capsules.poses.unbind(2)).unsqueeze(2), pose(*capsules.relations.unbind(2)))
+            of_objects, relations = (bounded_pose(*each.unbind(2)) for each in (capsules.poses, capsules.relations))
+            votes = compose(of_objects.unsqueeze(2), relations)
             of_object = logsigmoid(self._noisy(capsules.object_logits, "objects"))
             of_part = logsigmoid(self._noisy(capsules.part_logits, "votes"))
             log_presence = of_object.unsqueeze(2) + of_part
@@ -238,13 +241,9 @@ class Templates(nn.Module):
 
     def __init__(self, options: SCAEOptions, channels: int) -> None:
         super().__init__()
-        shape = (channels, options.template_size, options.template_size)
-        numbers = math.prod(shape)
-        most = max(options.parts, numbers)
-        rows = torch.linalg.qr(torch.rand(most, most)).Q[: options.parts, :numbers]
-        rows = (rows - rows.min()) / (rows.max() - rows.min())
-        self.logits = nn.Parameter(rows.unflatten(1, shape).contiguous())
-        self.alphas = nn.Parameter(torch.zeros(options.parts, 1, *shape[1:]))
+        side = options.template_size
+        self.logits = nn.Parameter(orthogonal_templates(options.parts, channels, side))
+        self.alphas = nn.Parameter(torch.zeros(options.parts, 1, side, side))
         self.colour = nn.Sequential(_linear(options.features, 32), nn.ReLU(), _linear(32, channels))
         self.background = nn.Parameter(torch.empty(()).uniform_(-math.sqrt(3), math.sqrt(3)))
         self.background_logit = nn.Parameter(torch.zeros(()))
@@ -364,30 +363,6 @@ class ObjectDecoder(nn.Module):
             part_logits,
             softplus(scales + 0.5) + 0.01,
         )
-
-
-class PerObject(nn.Module):
-    """A separate linear layer for each object: [K, B, fewer] to [K, B, more]."""
-
-    def __init__(self, objects: int, fewer: int, more: int, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(truncated_normal(objects, fewer, more, std=fewer**-0.5))
-        self.bias = nn.Parameter(torch.zeros(objects, 1, more)) if bias else None
-
-    def forward(self, values: Tensor) -> Tensor:
-        made = values @ self.weight
-        return made if self.bias is None else made + self.bias.to(made.dtype)
-
-
-def pose(scale_x: Tensor, scale_y: Tensor, angle: Tensor, shear: Tensor, right: Tensor, down: Tensor) -> Tensor:
-    """A pose [..., 2, 3] from six unbounded numbers [...]. Scales lie between 0.01 and 1.01, the angle is in turns, the
-    shear and the translation lie between -1 and 1."""
-    scale_x, scale_y = scale_x.sigmoid() + 0.01, scale_y.sigmoid() + 0.01
-    shear, right, down = ((5 * each).tanh() for each in (shear, right, down))
-    cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
-    across = [scale_x * cos + shear * scale_y * sin, shear * scale_y * cos - scale_x * sin, right]
-    # Each entry of the matrices is contiguous in memory, because summing six arrays is faster than six neighbours.
-    return torch.stack([*across, scale_y * sin, scale_y * cos, down]).unflatten(0, (2, 3)).movedim((0, 1), (-2, -1))
 
 
 def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Tensor) -> tuple[Tensor, Tensor]:
