@@ -420,7 +420,7 @@ def test_every_reading_changes_the_model_and_learns_all_that_it_has(reading: dic
     losses = []
     for each in (net, plain):
         each.configure(Training(steps=10))
-        losses.append(float(each.training_step({"images": images}, 1)["loss"]))
+        losses.append([float(each.training_step({"images": images}, step)["loss"]) for step in (1, 2)])
     assert losses[0] != losses[1]
     # Scores that all change by the same do not change attention, so biases of keys may have no gradient.
     still = {name for name, values in net.named_parameters() if values.grad is None or not values.grad.any()}
