@@ -658,7 +658,7 @@ class _Given(Images):
         if self.ends is not None:
             place, turn = indices % len(self.ends), indices // len(self.ends)
             golden = (math.sqrt(5) - 1) / 2  # its multiples spread evenly between whole numbers
-            indices = torch.searchsorted(self.ends, place + (0.5 + golden * turn) % 1)
+            indices = torch.searchsorted(self.ends, place + (0.5 + golden * turn.double()) % 1)
         return super().__call__(indices)
 
 
