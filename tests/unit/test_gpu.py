@@ -10,11 +10,12 @@ from torch import Tensor
 from recaps.bench import random_split, untrained, work_of
 from recaps.config.load import load
 from recaps.config.variant import Variant
+from recaps.nn.kernels import plain
 from recaps.nn.noise import Noise
-from recaps.plain import plain
 from recaps.training import device as devices
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
+from recaps.training.step import take_steps
 
 pytestmark = pytest.mark.gpu
 
@@ -37,8 +38,7 @@ def step(variant: Variant, phase: str, where: torch.device) -> tuple[dict[str, f
     model = untrained(variant, training, where)
     model.train()
     at = model.phases()[phase]
-    with devices.arithmetic(where, "float32"):
-        scalars = model.training_step(Batches(images, training, 0, where)(at), at)
+    scalars = next(take_steps(model, Batches(images, training, 0, where), [at]))
     changed = [each.grad if each.grad is not None else each.detach() for each in model.parameters()]
     gradient = torch.cat([torch.zeros(0), *(each.detach().cpu().flatten() for each in changed)])
     return {name: float(value) for name, value in scalars.items()}, gradient

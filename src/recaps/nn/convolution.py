@@ -32,10 +32,10 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
         rounding errors are then up to 5e-5 of the result instead of 5e-7.
     """
     kind = images.device.type
-    if kind != "cpu":
+    if kind != "cpu" or not kernels.enabled():
         return conv2d(images, weight, stride=stride)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
-    if kernels.enabled() and _tiles_pay(images, weight, stride, dtype):
+    if _tiles_pay(images, weight, stride, dtype):
         return winograd.convolve(images, weight, stride)
     result: Tensor = _Convolution.apply(images.to(dtype), weight.to(dtype), stride)
     return result

@@ -209,7 +209,7 @@ def test_entropies_match_the_loops() -> None:
 @pytest.mark.parametrize(("constant", "expected"), [(None, 0.4), (4.3, 4.3)])
 def test_the_losses_are_what_the_released_code_adds_up(constant: float | None, expected: float) -> None:
     net, batch = model(within_constant=constant), some(6)
-    found = net.losses(batch, 0)
+    found = net.losses(batch)
     parts = net.parts(batch["images"], noise=0)
     objects = net.objects(parts, noise=0)
     of_images = sum(float((sum(objects.presence[b, k].detach() for k in range(4)) - expected) ** 2) for b in range(6))
@@ -270,7 +270,7 @@ def learners(net: SCAE, loss: Tensor) -> set[str]:
 
 def test_gradients_stop_between_pictures_and_objects() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch, 0)
+    losses = net.losses(batch)
     of_pictures = {name for name, _ in net.named_parameters() if name.startswith(("part_encoder.", "templates."))}
     assert learners(net, losses["image"]) == of_pictures
     explained = losses["poses"] + losses["prior_within"] + losses["posterior_within"]
@@ -287,13 +287,13 @@ def test_gradients_stop_between_pictures_and_objects() -> None:
 
 def test_labels_teach_nothing_but_the_probes() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch, 0)
+    losses = net.losses(batch)
     assert learners(net, losses["probes"]) == {
         f"{probe}_probe.{kind}" for probe in ("prior", "posterior") for kind in ("weight", "bias")
     }
     named = {name: each for name, each in net.named_parameters() if "_probe" not in name}
     gradients = torch.autograd.grad(losses["loss"], list(named.values()))
-    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10}, 0)
+    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10})
     assert others["probes"] != losses["probes"]
     for one, other in zip(gradients, torch.autograd.grad(others["loss"], list(named.values())), strict=True):
         assert torch.equal(one, other)
@@ -305,7 +305,7 @@ def test_accuracies_are_those_of_the_probes() -> None:
         for probe, answer in ((net.prior_probe, 3), (net.posterior_probe, 5)):
             probe.weight.zero_()
             probe.bias.copy_(torch.arange(10) == answer)
-    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])}, 0)
+    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])})
     assert float(losses["accuracy_prior"]) == pytest.approx(3 / 8)
     assert float(losses["accuracy_posterior"]) == pytest.approx(2 / 8)
 
@@ -355,16 +355,19 @@ def test_absent_parts_are_not_attended_to() -> None:
 
 def test_every_step_draws_noise_anew() -> None:
     net, data = model(), some(4)
-    found = [net.losses(data, step)["loss"] for step in (0, 1, 0)]
+    found = []
+    for step in (0, 1, 0):
+        net.noise.schedule(step)
+        found.append(net.losses(data)["loss"])
     assert found[0] == found[2] != found[1]
     calm = model(noise_scale=0.0)
-    losses = [calm.losses(data, step)["loss"] for step in (0, 1)]
+    losses = [calm.losses(data)["loss"] for _ in range(2)]
     assert losses[0] == losses[1]
 
 
 def test_noise_is_uniform_and_as_wide_as_asked() -> None:
     net, images = model(noise_scale=3.0, parts=40), some(64)["images"]
-    noise = (net.parts(images, noise=0).logits - net.parts(images, noise=None).logits).flatten()
+    noise = (net.parts(images).logits - net.eval().parts(images).logits).flatten()
     assert -1.5 <= noise.min() < -1.4
     assert 1.4 < noise.max() <= 1.5
     assert abs(noise.mean()) < 0.1

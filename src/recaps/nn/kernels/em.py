@@ -67,7 +67,7 @@ class _FusedEM(torch.autograd.Function):
         ]
         steps, batch = len(temperatures), len(poses)
         real = arrays[0].dtype
-        shares = 1 / (fields.parents() * outputs)[fields.children].float()
+        shares = 1 / (fields.parents * outputs)[fields.children].float()
         coupling = np.empty((steps, batch, positions, slots, LANES), real)
         coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
         mean = np.empty((steps, batch, positions, POSE, LANES), real)

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.kernels import SQUASH
+from recaps.nn.kernels.products import block_diagonal, spread, weighted_sum
 from recaps.nn.losses.classes import present_classes
 from recaps.nn.routing.interface import Routed
-from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.squash import squash
 
 
