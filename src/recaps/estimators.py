@@ -42,7 +42,7 @@ from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.batches import Batches, as_float
 from recaps.training.images import Images
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 
 #: Images are at least this high and wide; smaller ones get a border of zeros.
 SMALLEST = 24
@@ -309,9 +309,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         best, best_at, best_state = math.inf, 0, None
         model.train()
         try:
-            while self.n_steps_ < parameters.steps:
-                values = take_step(model, batches, self.n_steps_)
-                self.n_steps_ = step = self.n_steps_ + 1
+            for step, values in enumerate(take_steps(model, batches, range(parameters.steps)), 1):
+                self.n_steps_ = step
                 if step % parameters.evaluate_every and step != parameters.steps:
                     continue
                 row = {"step": step, **{name: float(value) for name, value in values.items()}}
