@@ -102,7 +102,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self,
         model: str | None = None,
         *,
-        routing: str | Mapping[str, Any] | None = None,
+        routing: str | type | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         steps: int = 2000,
         batch_size: int = 128,
@@ -195,16 +195,18 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _routing(self) -> dict[str, Any] | None:
         if self.routing is None:
             return None
-        routing = {"name": self.routing} if isinstance(self.routing, str) else dict(self.routing)
-        known = [name for interface in registry.INTERFACES for name in registry.algorithms(interface)]
-        if routing.get("name") not in known:
-            raise ValueError(f"routing={self.routing!r}: no such routing{nearest(str(routing.get('name')), known)}")
+        routing = dict(self.routing) if isinstance(self.routing, Mapping) else {"name": self.routing}
+        name = routing.get("name")
+        routing["name"] = name = registry.name_of(name) if isinstance(name, type) else str(name)
+        if not registry.interface_of(name):
+            known = [each for interface in registry.INTERFACES for each in registry.algorithms(interface)]
+            raise ValueError(f"routing={self.routing!r}: no such routing{nearest(name, known)}")
         return routing
 
     def _family(self) -> str:
         """Return the name of the model's family: the one that was asked for, or that of the routing."""
         routing = self._routing()
-        by_pose = routing is not None and routing["name"] in registry.algorithms("PoseRouting")
+        by_pose = routing is not None and registry.interface_of(routing["name"]) == "PoseRouting"
         name = self.model or ("matrixcaps" if by_pose else self._default_model)
         if name not in families():
             raise ValueError(f"model={name!r}: no such family{nearest(name, families())}")
@@ -408,8 +410,8 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         model: a family with class scores: `supcaps` (dynamic routing), `discriminative` (learned routing), `matrixcaps`
             or `convnet`. None: the family that `routing` belongs to.
         routing: a routing algorithm, by name or as a mapping with its `name` and options. `dynamic`, `cosine` or
-            `attention` for vectors; `em`, `similarity` or `connectionist` for matrix capsules. None: the family's
-            default.
+            `attention` for vectors; `em`, `similarity` or `connectionist` for matrix capsules. Or a class of yours that
+            derives from `VoteRouting` or `PoseRouting`, also as `module:Class`. None: the family's default.
         options: further options of the family, as in `config/README.md`. By default `supcaps`, `discriminative` and
             `convnet` have a quarter of the paper's width.
         steps: training steps.
@@ -536,7 +538,7 @@ class CapsuleEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Estimat
         self,
         model: str | None = None,
         *,
-        routing: str | Mapping[str, Any] | None = None,
+        routing: str | type | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         latent: str | None = None,
         steps: int = 2000,

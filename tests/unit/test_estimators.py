@@ -30,6 +30,11 @@ import recaps
 from recaps import CapsuleClassifier, CapsuleEncoder, estimators
 from recaps.datasets.preparation import prepare
 from recaps.errors import UserError
+from recaps.nn.routing.dynamic import DynamicRouting
+from recaps.nn.routing.em import EMRouting
+from recaps.nn.routing.interface import Routed, VoteRouting
+from recaps.nn.routing.options import VoteOptions
+from recaps.nn.squash import squash
 from recaps.npz import Array
 from recaps.training.run import train
 
@@ -102,6 +107,34 @@ def test_every_routing_and_family_classifies(changes: dict[str, Any], family: st
     np.testing.assert_allclose(shares.sum(1), 1)
     assert (shares >= 0).all()
     assert found.predict(images[:5]).tolist() == found.classes_[shares.argmax(1)].tolist()
+
+
+class MeanRouting(VoteRouting):
+    """All votes count alike."""
+
+    class Options(VoteOptions):
+        factor: float = 1
+        """Factor on the mean."""
+
+    def forward(self, votes: torch.Tensor, bias: torch.Tensor) -> Routed:
+        coupling = votes.new_full(votes.shape[:3], 1 / votes.shape[1])
+        return Routed(squash(self.options.factor * votes.mean(1) + bias), coupling)
+
+
+def test_a_routing_of_the_users_is_taken_as_a_class(digits: tuple[Array, Array]) -> None:
+    images, labels = digits
+    for routing, factor in (
+        (MeanRouting, 1),
+        (f"{__name__}:MeanRouting", 1),
+        ({"name": MeanRouting, "factor": 2}, 2),
+    ):
+        found = pickle.loads(pickle.dumps(classifier(routing=routing).fit(images, labels)))
+        assert isinstance(found.model_.routing, MeanRouting)
+        assert found.model_.routing.options.factor == factor
+        assert found.predict(images).shape == (60,)
+    ours = classifier(routing=DynamicRouting).fit(images, labels)
+    assert np.array_equal(ours.predict_proba(images), classifier().fit(images, labels).predict_proba(images))
+    assert classifier(routing=EMRouting, options=MATRIX).fit(images, labels).settings_["family"] == "matrixcaps"
 
 
 @pytest.mark.parametrize(("loss", "positive"), [("spread", True), ("cross_entropy", False)])
@@ -274,6 +307,13 @@ def test_the_progress_is_shown_on_request(digits: tuple[Array, Array], capsys: p
         ({"model": "supcap"}, "model='supcap': no such family.*did you mean 'supcaps'"),
         ({"routing": "emm"}, "routing='emm': no such routing.*did you mean 'em'"),
         ({"model": "convnet", "options": {}, "routing": "em"}, "the family 'convnet' has no choice of it"),
+        (
+            {"routing": {"name": "dynamic", "iteration": 2}},
+            r"unknown key 'routing.iteration' \(did you mean 'iterations'",
+        ),
+        ({"routing": {"iterations": 2}}, "no such routing"),
+        ({"routing": dict}, "'builtins:dict' is no subclass of VoteRouting or PoseRouting"),
+        ({"routing": {"name": MeanRouting, "facto": 2}}, r"MeanRouting: unknown key 'facto' \(did you mean 'factor'"),
         ({"model": "vae", "options": {}}, "model='vae' learns without labels; use CapsuleEncoder"),
         ({"options": {"conv_chanels": 8}}, r"options: unknown key 'conv_chanels' \(did you mean 'conv_channels'"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
