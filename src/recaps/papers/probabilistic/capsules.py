@@ -102,8 +102,9 @@ class GenerativeCapsules(Model):
         """
         if purpose is None:
             return Capsules(belief.logits / self.options.temperature, belief.poses)
-        generator = self.noise.generator(belief.logits.device, purpose, step)
-        logits = (belief.logits + sign * logistic(belief.logits.shape, generator)) / self.options.temperature
+        shape, device = belief.logits.shape, belief.logits.device
+        generator = self.noise.generator(device, purpose, step)
+        logits = (belief.logits + sign * logistic(shape, generator, device)) / self.options.temperature
         if belief.log_deviations is None:
             return Capsules(logits, belief.poses)
         normals = sign * torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)

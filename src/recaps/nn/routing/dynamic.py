@@ -1,0 +1,79 @@
+"""Dynamic routing by agreement: *Dynamic Routing Between Capsules*, procedure 1."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import pad
+
+from recaps.nn import kernels
+from recaps.nn.kernels.dynamic import by_products, compiled
+from recaps.nn.routing.interface import Routed, VoteRouting
+from recaps.nn.squash import squash
+
+
+def dynamic_routing(
+    votes: Tensor, bias: Tensor, iterations: int = 3, gradient: str = "all", leaky: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
+
+    As in the released code, each iteration adds a bias to the weighted sum before squash.
+
+    Args:
+        votes: u_hat [B, I, J, D].
+        bias: [J, D].
+        iterations: routing iterations, at least 1.
+        gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
+        leaky: add one more output with logit zero to the softmax and discard its coupling.
+
+    Returns:
+        Capsules v [B, J, D], and the coupling c [B, I, J] of the last iteration, without a gradient.
+    """
+    logits = votes.new_zeros(votes.shape[:3])
+    for iteration in range(iterations):
+        coupling = (pad(logits, (0, 1)) if leaky else logits).softmax(2)[:, :, : votes.shape[2]]
+        weights = coupling.detach() if gradient == "last" else coupling
+        capsules = squash((weights.unsqueeze(3) * votes).sum(1) + bias)
+        if iteration < iterations - 1:
+            logits = logits + (votes * capsules.unsqueeze(1)).sum(3)
+    return capsules, coupling.detach()
+
+
+class DynamicRouting(VoteRouting):
+    """Routing by agreement, as in SUPCAPS.
+
+    Args:
+        iterations: Routing iterations.
+        leaky: Add one more output with logit zero to the softmax and discard its coupling, as SUPCAPS did on CIFAR-10.
+            The primary convolution is then divided by one more than the number of types.
+        gradient: Reading. `all`: gradients flow through every routing iteration, as in the released code of SUPCAPS.
+            `last`: the coupling coefficients are constants, as in most PyTorch versions.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        dim: int,
+        *,
+        iterations: Annotated[int, Field(ge=1)] = 3,
+        leaky: bool = False,
+        gradient: Literal["all", "last"] = "all",
+    ) -> None:
+        super().__init__(inputs, outputs, dim)
+        self.iterations, self.leaky, self.gradient = iterations, leaky, gradient
+
+    def forward(self, votes: Tensor, bias: Tensor) -> Routed:
+        route = by_products if kernels.enabled() else dynamic_routing
+        return Routed(*route(votes, bias, self.iterations, self.gradient, self.leaky))
+
+    def route(self, capsules: Tensor, weight: Tensor, bias: Tensor) -> Routed:
+        if kernels.fits_votes(capsules, weight, self.leaky):
+            return Routed(*compiled(capsules, weight, bias, self.iterations, self.gradient, self.leaky))
+        return super().route(capsules, weight, bias)
+
+    def operations(self, values: int) -> int:
+        """T weighted sums and T - 1 dot products."""
+        return 2 * (2 * self.iterations - 1) * values
