@@ -182,18 +182,14 @@ class Code:
     def _file(self, name: str) -> Path | None:
         """Return the file of a module, or None if there is no such module."""
         first, *rest = name.partition(":")[0].split(".")
-        if first != self.package.name and first not in self.others:
+        top: Path | None = self.package / "__init__.py"
+        if first != self.package.name:
+            spec = importlib.util.find_spec(first) if first in self.others else None
+            top = Path(spec.origin) if spec and spec.origin else None
+        if top is None:
             return None
-        path = self._folder(first).joinpath(*rest)
+        path = (top.parent if top.name == "__init__.py" else top.with_suffix("")).joinpath(*rest)
         return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
-
-    def _folder(self, first: str) -> Path:
-        """Return the folder of a package; for a module without one, its path without the suffix."""
-        spec = None if first == self.package.name else importlib.util.find_spec(first)
-        if spec is None or spec.origin is None:
-            return self.package
-        file = Path(spec.origin)
-        return file.parent if file.name == "__init__.py" else file.with_suffix("")
 
     def _imports(self, name: str) -> list[str]:
         """Return the modules of the package that a module imports."""
