@@ -20,6 +20,7 @@ min_version("9.27")
 
 sys.path.append(str(Path(workflow.basedir) / "workflow"))
 import data_version
+import failures
 import times
 import warm
 from slurm_executor import attend
@@ -199,6 +200,7 @@ onstart:
         # With a limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
         workflow.scheduler.job_rate_limiter = None
         warm.attend()
+    failures.attend()
 
 
 onsuccess:
