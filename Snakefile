@@ -3,6 +3,7 @@
 This file loads the configuration and the rules, and defines the targets. `make help` lists them.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from slurm_executor import attend
 configfile: "config/config.yaml"
 
 
+# Jobs draw to files. The environment may name a backend that is not installed here, as in a notebook's terminal.
+os.environ["MPLBACKEND"] = "agg"
 attend()
 times.ignore()
 # Snakemake has merged the user's settings, but it knows no sections with a name, so the library merges them again. Only

@@ -44,7 +44,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def sweep(paths: Iterable[Path]) -> None:
-    """Remove what killed writers of `paths`, whose names may be `*`, have left. Nobody else may write them meanwhile."""
+    """Remove what killed writers of `paths` have left; a name may be `*`. Nobody else may write them meanwhile."""
     for path in paths:
         for left in path.parent.glob(f".{path.name}.*.part"):
             left.unlink(missing_ok=True)

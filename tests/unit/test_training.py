@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import reference
@@ -41,7 +42,7 @@ from recaps.models.supcaps import SupCaps
 from recaps.papers.consensus.options import MatrixCapsOptions
 from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.papers.sparse.sparsecaps import SparseCaps
-from recaps.training import checkpoint, device, loop, timing
+from recaps.training import checkpoint, device, loop, machine, timing
 from recaps.training.batches import Batches
 from recaps.training.images import Images, shifted
 from recaps.training.interruption import Interrupted, StopRequests
@@ -319,15 +320,23 @@ def test_what_is_continued_has_the_whole_history_in_its_log_and_all_starts_in_it
 ) -> None:
     """Also a start that was killed before it saved anything."""
     settings = with_training(log_every=1)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(loop, "take_step", lambda *arguments: sys.exit(137))
+    monkeypatch.setattr(loop, "take_step", lambda *arguments: sys.exit(137))
+    with pytest.raises(SystemExit):
         run(dataset, tmp_path, settings)
+    monkeypatch.undo()
     interrupted(dataset, tmp_path, monkeypatch, settings=settings)
     shown = capsys.readouterr().err
     assert shown.startswith("step      1/24")
     record = json.loads((run(dataset, tmp_path, settings) / "record.json").read_text())
     assert (len(record["starts"]), record["interruptions"]) == (3, 2)
     assert capsys.readouterr().err.startswith(f"{shown}continuing from step 1 of 24\nstep      2/24")
+
+
+def test_a_compilation_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with machine.telling_of_compilation():
+        for add in (lambda a: a + 1, lambda a: a + 2):
+            numba.njit(add)(1)
+    assert capsys.readouterr().err.count("compiling kernels, once on this machine") == 1
 
 
 def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
