@@ -321,7 +321,7 @@ def test_what_is_continued_has_the_whole_history_in_its_log_and_all_starts_in_it
 ) -> None:
     """Also a start that was killed before it saved anything."""
     settings = with_training(log_every=1)
-    monkeypatch.setattr(loop, "take_step", lambda *arguments: sys.exit(137))
+    monkeypatch.setattr(loop, "take_steps", lambda *arguments: sys.exit(137))
     with pytest.raises(SystemExit):
         run(dataset, tmp_path, settings)
     monkeypatch.undo()
