@@ -26,7 +26,7 @@ from recaps import processes
 from recaps.errors import MISTAKE, UserError
 from recaps.io import read_json, write_json
 from recaps.training import lease
-from recaps.workflow.job import failure
+from recaps.workflow.job import failure, title_of
 from recaps.workflow.jobs import held
 
 #: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
@@ -295,11 +295,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
 
 def title(job: Any) -> str:
-    """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
+    """Return the name of a job for the terminal."""
     if job.is_group():
         return f"{len(job.jobs)} jobs {', '.join(sorted({each.rule.name for each in job.jobs}))}"
-    names = {key: f"seed-{value}" if key == "seed" else value for key, value in job.wildcards_dict.items()}
-    return f"{job.rule.name} {'/'.join(value for key, value in names.items() if key != 'scale')}"
+    return title_of(job.rule.name, job.wildcards_dict)
 
 
 def _members(job: Any) -> Iterator[Any]:
