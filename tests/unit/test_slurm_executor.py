@@ -22,9 +22,16 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from recaps.workflow.jobs import held
+from recaps.workflow.receipts import place
 
 IDENTITY: dict[str, Any] = {"settings": {"steps": 1}, "modules": {}}
 OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
+
+
+class Resources(dict[str, Any]):
+    """Resources by name, also as attributes."""
+
+    __getattr__ = dict.__getitem__
 
 
 class Job:
@@ -36,6 +43,7 @@ class Job:
         self.params = SimpleNamespace(checkpoints=checkpoints, identity=IDENTITY)
         self.log, self.output = [log], [log.with_suffix(".json")]
         self.attempt, self.restart_times = 1, 3
+        self.resources = Resources(runs_per_gpu=1, shared_time_percent=200, runtime=240)
 
     def is_group(self) -> bool:
         return False
@@ -148,6 +156,13 @@ def start_file(name: str, **values: Any) -> None:
     file.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": 1.0} | values))
 
 
+def receipt(job: Job) -> None:
+    """What a job writes last."""
+    file = place(job.output)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+
+
 def entry(number: str, state: str, name: str = NEW, folder: Path | str = "/") -> tuple[str, str, str, str, str]:
     return number, state, "node1", name, str(folder)
 
@@ -220,7 +235,7 @@ def test_a_forgotten_job_that_made_its_outputs_went_well(
     job = Job(tmp_path / "job.log")
     (tmp_path / "job.log").write_text(ending)
     if made:
-        (tmp_path / "job.json").write_text("{}")
+        receipt(job)
     info = SubmittedJobInfo(job, external_jobid="1")
     while look(executor, info):
         pass
