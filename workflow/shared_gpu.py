@@ -65,8 +65,8 @@ def shares(job: Any) -> bool:
 def grouped(jobs: Iterable[Any]) -> Iterator[Any]:
     """Yield trainings that share GPUs, in groups of `runs_per_gpu`; one that is left over stays alone.
 
-    The members of a group request the same of Slurm, except for memory, cores and time. They are sorted by time, so that
-    those of a group end at about the same time.
+    The members of a group request the same, except for memory, cores and time. They are sorted by time, so that those
+    of a group end at about the same time.
     """
     alike: dict[Hashable, list[Any]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: (-job.resources.runtime, str(job.output[0]))):
