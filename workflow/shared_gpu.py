@@ -27,7 +27,7 @@ class Group(GroupJob):  # type: ignore[misc]
     def __init__(self, jobs: list[Any]) -> None:
         super().__init__("shared_gpu", frozenset(jobs), None)
         self.rule = jobs[0].rule  # the plugin asks for it when a submission fails
-        self._attempt = max(job.attempt for job in jobs)
+        self._attempt = jobs[0].attempt
         self._resources = dict(_same(jobs[0]))
         for name in {*ADDED} & {*jobs[0].resources.keys()}:
             self._resources[name] = sum(job.resources[name] for job in jobs)
@@ -65,14 +65,15 @@ def shares(job: Any) -> bool:
 def grouped(jobs: Iterable[Any]) -> Iterator[Any]:
     """Yield trainings that share GPUs, in groups of `runs_per_gpu`; one that is left over stays alone.
 
-    The members of a group request the same, except for memory, cores and time. They are sorted by time, so that those
-    of a group end at about the same time.
+    At the second attempt, groups are half as large, at the third a third: each training requests more memory then, and
+    its first attempt may have failed for lack of it. The members of a group request the same, except for memory, cores
+    and time. They are sorted by time, so that those of a group end at about the same time.
     """
     alike: dict[Hashable, list[Any]] = defaultdict(list)
     for job in sorted(jobs, key=lambda job: (-job.resources.runtime, str(job.output[0]))):
-        alike[frozenset(_same(job))].append(job)
+        alike[job.attempt, frozenset(_same(job))].append(job)
     for each in alike.values():
-        size = each[0].resources.runs_per_gpu
+        size = max(1, each[0].resources.runs_per_gpu // each[0].attempt)
         for start in range(0, len(each), size):
             some = each[start : start + size]
             yield Group(some) if len(some) > 1 else some[0]

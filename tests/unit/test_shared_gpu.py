@@ -69,16 +69,17 @@ def test_a_wrong_number_is_told(wrong: dict[str, Any]) -> None:
 
 
 def test_groups_of_like_trainings() -> None:
-    """By time, and never with another request; a last one stays alone."""
+    """By time, and never with another request; a last one stays alone. Later attempts share with fewer."""
     jobs = [Training(f"seed-{n}") for n in (4, 1, 3)]
     slow, other = Training("slow", runtime=900), Training("other", slurm_partition="big")
-    made = list(grouped([*jobs, other, slow]))
+    again = [Training(f"again-{n}", attempt=3, runs_per_gpu=7) for n in range(3)]
+    made = list(grouped([*jobs, other, slow, *again]))
     names = [sorted(job.output[0] for job in each.jobs) if isinstance(each, Group) else each.output for each in made]
-    assert names == [["seed-1", "seed-3", "slow"], ["seed-4"], ["other"]]
+    assert names == [["seed-1", "seed-3", "slow"], ["seed-4"], ["again-0", "again-1"], ["again-2"], ["other"]]
 
 
 def test_what_a_group_asks_for() -> None:
-    group = Group([Training("a", attempt=2, runtime=480, mem_mb=32000), Training("b", runtime=61)])
+    group = Group([Training("a", attempt=2, runtime=480, mem_mb=32000), Training("b", attempt=2, runtime=61)])
     asked = dict(group.resources.items())
     assert asked == {
         "_cores": 8,

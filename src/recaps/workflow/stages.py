@@ -17,7 +17,7 @@ from typing import Any
 from recaps.errors import TryAgain, UserError
 from recaps.training.lease import Lease
 from recaps.workflow.fingerprint import edited
-from recaps.workflow.job import device, given, project_root
+from recaps.workflow.job import device, given, project_root, shared
 from recaps.workflow.jobs import held
 from recaps.workflow.receipts import changed, known, receipt, refuse
 
@@ -265,9 +265,11 @@ def _enough_memory() -> Iterator[None]:
         text = " ".join(str(error).split())
         if not isinstance(error, MemoryError) and not re.search(_TOO_LARGE, text):
             raise
-        raise UserError(
-            f"this does not fit into memory ({text[:200]}); make the network or the batch smaller"
-        ) from error
+        # The next attempt shares the GPU with fewer trainings.
+        kind, what = (
+            (TryAgain, "set `runs_per_gpu` lower") if shared() else (UserError, "make the network or the batch smaller")
+        )
+        raise kind(f"this does not fit into memory ({text[:200]}); {what}") from error
 
 
 def _flat(files: Any) -> Iterator[str]:
