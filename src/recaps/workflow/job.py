@@ -78,7 +78,7 @@ def project_root(job: Any) -> Path:
 
 
 def given(job: Any) -> dict[str, Any]:
-    """Return what a cluster gave to the job: its number, GPUs or its share of one, minutes. Empty on a single machine."""
+    """Return what a cluster gave to the job: number, GPUs (or its share of one), minutes. Empty on a single machine."""
     if not (number := os.environ.get("SLURM_JOB_ID")):
         return {}
     # Some sites ask for GPUs by `gres`. The environment then shows the GPUs that Slurm gave.

@@ -265,11 +265,10 @@ def _enough_memory() -> Iterator[None]:
         text = " ".join(str(error).split())
         if not isinstance(error, MemoryError) and not re.search(_TOO_LARGE, text):
             raise
-        # The next attempt shares the GPU with fewer trainings.
-        kind, what = (
-            (TryAgain, "set `runs_per_gpu` lower") if shared() else (UserError, "make the network or the batch smaller")
-        )
-        raise kind(f"this does not fit into memory ({text[:200]}); {what}") from error
+        told = f"this does not fit into memory ({text[:200]})"
+        if shared():  # the next attempt shares the GPU with fewer trainings
+            raise TryAgain(f"{told}; set `runs_per_gpu` lower") from error
+        raise UserError(f"{told}; make the network or the batch smaller") from error
 
 
 def _flat(files: Any) -> Iterator[str]:
