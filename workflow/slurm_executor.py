@@ -114,7 +114,11 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             return
         with self._gathering:
             jobs, self._gathered = self._gathered, []
-        super().run_jobs(list(shared_gpu.grouped(jobs)))
+        try:
+            super().run_jobs(list(shared_gpu.grouped(jobs)))
+        except Exception as error:  # it would get lost in the thread that submits
+            for job in jobs:
+                self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
 
     def format_job_exec(self, job: Any) -> str:
         command = super().format_job_exec(job)
@@ -297,18 +301,15 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             return
         number = str(job_info.external_jobid)
         self._settled.add(job_info.job)
-        told = False
-        for job in _members(job_info.job):
-            for log in _logs(job):
-                if ended := failure(log):
-                    told = True
-                    cause, status = ended
-                    again = "" if status != MISTAKE else "; not tried again, as it would fail again"
-                    self.logger.error(f"recaps: {title(job)}: {cause} (log: {log}; Slurm job {number}){again}")
-                    if status == MISTAKE:
-                        job_info.job.attempt = job_info.job.restart_times + 1
-        if not told:
-            logs = ", ".join(map(str, _logs(job_info.job)))
+        ends = {(job, log): failure(log) for job in _members(job_info.job) for log in _logs(job)}
+        for (job, log), ended in ends.items():
+            if ended:
+                again = "" if ended[1] != MISTAKE else "; not tried again, as it would fail again"
+                self.logger.error(f"recaps: {title(job)}: {ended[0]} (log: {log}; Slurm job {number}){again}")
+                if again:
+                    job_info.job.attempt = job_info.job.restart_times + 1
+        if not any(ends.values()):
+            logs = ", ".join(str(log) for _, log in ends)
             self.logger.error(
                 f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})"
             )

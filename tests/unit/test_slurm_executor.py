@@ -454,6 +454,18 @@ def test_what_goes_wrong_before_a_submission_is_reported(executor: Any, tmp_path
     assert message.startswith("Job submission failed: ")
 
 
+def test_what_goes_wrong_in_grouping_is_reported(
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = sharing(tmp_path, monkeypatch)
+    jobs[0].resources["runtime"] = "a while"
+    reported = []
+    executor._report_job_error_threadsafe = lambda info, msg: reported.append((info.job, msg))
+    executor.run_jobs(jobs)
+    assert [job for job, _ in reported] == jobs
+    assert all(message.startswith("Job submission failed: ") for _, message in reported)
+
+
 def test_a_machine_without_slurm_is_told() -> None:
     with pytest.raises(WorkflowError, match="no 'no-such-squeue' on the path"):
         slurm_executor._slurm("no-such-squeue")
