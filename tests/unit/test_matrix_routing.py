@@ -112,8 +112,8 @@ def test_fields_are_windows_in_the_order_row_column_type() -> None:
     assert (fields.height, fields.width, fields.inputs) == (2, 2, 60)
     window = [(row * 6 + column) * 2 + kind for row in (2, 3, 4) for column in (0, 1, 2) for kind in (0, 1)]
     assert fields.children[2].tolist() == window
-    assert fields.parents().sum() == 4 * 18
-    assert fields.parents().view(5, 6, 2)[2, 2].tolist() == [4, 4]
+    assert fields.parents.sum() == 4 * 18
+    assert fields.parents.view(5, 6, 2)[2, 2].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("fields", FIELDS)
@@ -160,7 +160,7 @@ def test_every_input_capsule_spreads_one_unit_over_all_its_parents(fields: Field
     shares = softmax_over_parents(logits, fields)
     sums = torch.zeros(2, fields.inputs, dtype=torch.float64)
     sums.index_add_(1, fields.children.flatten(), shares.sum(3).flatten(1))
-    torch.testing.assert_close(sums, (fields.parents() > 0).to(sums.dtype).expand_as(sums))
+    torch.testing.assert_close(sums, (fields.parents > 0).to(sums.dtype).expand_as(sums))
 
 
 @pytest.mark.parametrize("fields", FIELDS)

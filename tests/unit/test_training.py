@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
 from recaps.identity import key, of_split
 from recaps.models import build
-from recaps.models.model import learning_rate
+from recaps.models.schedule import learning_rate
 from recaps.models.supcaps import SupCaps
 from recaps.papers.consensus.options import MatrixCapsOptions
 from recaps.papers.sparse.options import SparseCapsOptions
@@ -180,15 +181,15 @@ def test_snapshots_are_the_weights_of_a_run_that_ends_there(dataset: Path, tmp_p
 def test_snapshots_survive_an_interruption(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = with_training(snapshots=[2, 10, 24])
     whole = run(dataset, tmp_path / "whole", settings)
-    step = SparseCaps.training_step
+    schedule = SparseCaps.schedule
 
-    def interrupted(model: SparseCaps, batch: Any, number: int) -> Any:
+    def interrupted(model: SparseCaps, number: int) -> Any:
         if number == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(model, batch, number)
+        return schedule(model, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SparseCaps, "training_step", interrupted)
+        patch.setattr(SparseCaps, "schedule", interrupted)
         with pytest.raises(Interrupted):
             run(dataset, tmp_path / "cut", settings)
     resumed = run(dataset, tmp_path / "cut", settings)
@@ -578,11 +579,20 @@ def test_what_is_kept_for_the_backward_pass_counts_once_and_without_parameters()
     """The images, the hidden values of the ReLU and of the product after it, and the outputs that are squared."""
 
     class Toy(nn.Sequential):
-        def training_step(self, batch: dict[str, torch.Tensor], step: int) -> None:
+        training_options = Training(precision="float32")
+
+        def schedule(self, step: int) -> None:
+            pass
+
+        def work(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             self(batch["images"]).square().sum().backward()
+            return {}
 
     model: Any = Toy(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(5, 4, bias=False))
-    kept = timing.count_kept_bytes(model, {"images": torch.rand(2, 3)}, 0, torch.device("cpu"), "float32")
+    batches: Any = SimpleNamespace(
+        device=CPU, training=model.training_options, draw=lambda step: {}, make=lambda _: {"images": torch.rand(2, 3)}
+    )
+    kept = timing.count_kept_bytes(model, batches, 0)
     assert kept == 4 * 2 * (3 + 5 + 4)
 
 
@@ -664,15 +674,15 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
     before = (checkpoints(tmp_path) / checkpoint.FILE).read_bytes()
-    step = SparseCaps.training_step
+    work = SparseCaps.work
 
-    def spoil(model: SparseCaps, batch: Any, number: int) -> Any:
-        metrics = step(model, batch, number)
+    def spoil(model: SparseCaps, batch: Any) -> Any:
+        metrics = work(model, batch)
         with torch.no_grad():
             model.bias[0, 0] = float("nan")
         return metrics
 
-    monkeypatch.setattr(SparseCaps, "training_step", spoil)
+    monkeypatch.setattr(SparseCaps, "work", spoil)
     with pytest.raises(UserError, match=r"a weight of 'bias' is not finite at step 1 \(the last good checkpoint"):
         run(dataset, tmp_path, checkpoint_seconds=0)
     assert (checkpoints(tmp_path) / checkpoint.FILE).read_bytes() == before

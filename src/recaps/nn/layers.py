@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from recaps.nn import kernels
 from recaps.nn.convolution import convolve, padded
 from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.squash import squash
@@ -56,6 +57,8 @@ class Votes(nn.Module):
 
 def votes(capsules: Tensor, weight: Tensor) -> Tensor:
     """[B, I, d] and [I, d, J, D] to [B, I, J, D]. Under autocast the votes have autocast's precision."""
+    if not kernels.enabled():
+        return torch.einsum("bid,idjk->bijk", capsules, weight)
     kind = capsules.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     made: Tensor = _Votes.apply(capsules.to(dtype), weight.flatten(2).to(dtype))

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from recaps.errors import TryAgain, UserError
-from recaps.models.model import Model, learning_rate
+from recaps.models.model import Model
+from recaps.models.schedule import learning_rate
 from recaps.training import checkpoint
 from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted, StopRequests
 from recaps.training.lease import Lease
-from recaps.training.step import take_step
+from recaps.training.step import take_steps
 
 
 @dataclass
@@ -80,8 +81,8 @@ def fit(
         progress.starts.append(start)
         clock, saved = time.perf_counter(), time.perf_counter()
         waiting: list[dict[str, Tensor]] = []
-        while progress.step < training.steps:
-            waiting.append(take_step(model, batches, progress.step))
+        for metrics in take_steps(model, batches, range(progress.step, training.steps)):
+            waiting.append(metrics)
             progress.step += 1
             if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)
@@ -121,9 +122,8 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path,
     Only this function waits for the device.
     """
     first = progress.step - len(waiting)
-    for offset, metrics in enumerate(waiting):
-        for name, value in metrics.items():
-            number = float(value)
+    for offset, metrics in enumerate(_numbers(waiting)):
+        for name, number in metrics.items():
             if not math.isfinite(number) and first + offset == 0:
                 mend = "correct the model or its routing, or try precision: float32"
                 raise UserError(f"training stopped: '{name}' is {number} before the first update; {mend}")
@@ -135,6 +135,14 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path,
     now = time.perf_counter()
     progress.seconds += now - clock
     return now
+
+
+def _numbers(waiting: list[dict[str, Tensor]]) -> list[dict[str, float]]:
+    """Copy the metrics of steps to the host, all at once."""
+    if not waiting:
+        return []
+    values = iter(torch.stack([value.float() for metrics in waiting for value in metrics.values()]).tolist())
+    return [{name: next(values) for name in metrics} for metrics in waiting]
 
 
 def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, float]:

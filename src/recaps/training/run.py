@@ -29,7 +29,7 @@ from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.lease import Lease
 from recaps.training.loop import Progress, fit
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 from recaps.training.testing import error_on
 
 #: Steps that are timed to find out how many fit into a given time.
@@ -162,8 +162,8 @@ def affordable(
             timed = range(start, min(start + TIMED, end))
             for _ in range(2):  # the first time warms up
                 started = time.process_time()
-                for step in timed:
-                    take_step(model, batches, step)
+                for _ in take_steps(model, batches, timed):
+                    pass
                 taken = time.process_time() - started
             seconds += (end - start) / training.steps * taken / len(timed)
         io.write_json(file, {"steps": max(1, round(60 * minutes / seconds))})

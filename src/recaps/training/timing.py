@@ -17,14 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from recaps import io, provenance
 from recaps.arrays import read
 from recaps.config.training import Training
-from recaps.models.model import Batch, Model
-from recaps.plain import plain
+from recaps.models.model import Model
+from recaps.nn.kernels import plain
 from recaps.training import device as devices
 from recaps.training import machine
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import Images, images_of
 from recaps.training.randomness import generator
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 
 #: A timing warns if the slowest round of a variant takes more than this many times as long as the fastest.
 UNEVEN = 2
@@ -133,21 +133,21 @@ def _warn_of_load(seconds: Mapping[str, Sequence[float]], out: Path) -> None:
             )
 
 
-def count_operations(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
+def count_operations(model: Model, batches: Batches, at: int) -> float:
     """Return the floating-point operations that training step `at` needs.
 
     Convolutions and fully connected layers are counted as PyTorch runs them. Votes and routing are counted by their
     equations, because the block-diagonal products that compute them do more arithmetic.
     """
     counter: Any = FlopCounterMode(display=False)
-    with plain(), counter, devices.arithmetic(device, precision):
-        model.training_step(batch, at)
+    with plain(), counter:
+        next(take_steps(model, batches, [at]))
     by_operation = counter.get_flop_counts().get("Global", {})
-    own = model.own_operations(len(batch["labels"]))
+    own = model.own_operations(batches.training.batch_size)
     return own + sum(n for operation, n in by_operation.items() if not own or "bmm" not in str(operation))
 
 
-def count_kept_bytes(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> int:
+def count_kept_bytes(model: Model, batches: Batches, at: int) -> int:
     """Return the bytes that PyTorch keeps for the backward pass of training step `at`, without the parameters.
 
     These are the tensors of the equations as written, each counted once; fast paths may keep less. Unlike the peak of a
@@ -162,8 +162,8 @@ def count_kept_bytes(model: Model, batch: Batch, at: int, device: torch.device, 
             kept[storage.data_ptr()] = storage
         return tensor
 
-    with plain(), saved_tensors_hooks(keep, lambda tensor: tensor), devices.arithmetic(device, precision):
-        model.training_step(batch, at)
+    with plain(), saved_tensors_hooks(keep, lambda tensor: tensor):
+        next(take_steps(model, batches, [at]))
     return sum(each.nbytes() for each in kept.values())
 
 
@@ -171,9 +171,9 @@ def _operations_per_image(
     model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
 ) -> float:
     """Return the operations of a training step on two images, divided by two; the mean over the steps of all phases."""
-    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
+    batches = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)
     model.train()
-    counts = {phase: count_operations(model, batch, phase[0], device, training.precision) / 2 for phase in phases}
+    counts = {phase: count_operations(model, batches, phase[0]) / 2 for phase in phases}
     return sum(len(phase) * count for phase, count in counts.items()) / training.steps
 
 
@@ -181,19 +181,19 @@ def _kept_per_image(
     model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
 ) -> float:
     """Return the bytes kept in a training step on two images, divided by two; the most over all phases."""
-    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
+    batches = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)
     model.train()
-    return max(count_kept_bytes(model, batch, phase[0], device, training.precision) / 2 for phase in phases)
+    return max(count_kept_bytes(model, batches, phase[0]) / 2 for phase in phases)
 
 
 def _stepper(model: Model, batches: Batches, phase: range) -> Callable[[int], None]:
     """Return a function that trains a model for a further number of steps of a phase, over and over."""
-    numbers = itertools.cycle(phase)
+    taken = take_steps(model, batches, itertools.cycle(phase))
 
     def step(n: int) -> None:
         model.train()
-        for number in itertools.islice(numbers, n):
-            take_step(model, batches, number)
+        for _ in itertools.islice(taken, n):
+            pass
 
     return step
 

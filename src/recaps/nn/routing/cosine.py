@@ -59,7 +59,7 @@ def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
     """Coupling coefficients [B, I, J] of `cosine_routing` for votes [B, I, J, D].
 
     Each use of the votes is a product and a sum. With output capsules this small, block-diagonal matrix products
-    (`recaps.nn.routing.products`) take twice as long, and with 576 outputs many times longer.
+    (`recaps.nn.kernels.products`) take twice as long, and with 576 outputs many times longer.
     """
     votes = votes.float() if votes.element_size() < 4 else votes
     lengths = votes.norm(dim=3).clamp_min(TINY)

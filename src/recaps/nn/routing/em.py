@@ -91,7 +91,7 @@ def em_routing(
     with float32(poses):
         votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
-        shares = 1 / (fields.parents() * weight.shape[1]).to(votes.dtype)
+        shares = 1 / (fields.parents * weight.shape[1]).to(votes.dtype)
         coupling = shares[fields.children][None, :, :, None].expand(*votes.shape[:-1])
         mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperatures[0])
         for temperature in temperatures[1:]:

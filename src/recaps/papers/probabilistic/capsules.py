@@ -7,7 +7,7 @@ variational bound (equation 8). `probes.py` holds free-form inference, which max
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,8 @@ class Inferred(NamedTuple):
 class GenerativeCapsules(Model):
     """Infers n1 parts and n0 objects of images [B, C, H, W], and draws images from the parts alone."""
 
+    deltas = False  # whether q of the poses is a point in this training step, whatever the options say
+
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.options = options
@@ -73,14 +75,14 @@ class GenerativeCapsules(Model):
 
     # Inference
 
-    def infer(self, images: Tensor, purpose: str | None = None, step: int = 0, deltas: bool = False) -> Inferred:
+    def infer(self, images: Tensor, purpose: str | None = None, step: int | None = 0, deltas: bool = False) -> Inferred:
         """The posterior q of images and a draw from it.
 
         Args:
             images: [B, C, H, W].
             purpose: what the draw is for; with the seed and `step` it determines the random numbers. None: take the
                 median presences and mean poses of q instead of a draw.
-            step: the training step.
+            step: the training step; None: the scheduled one.
             deltas: whether to take q of the poses as points, whatever the options say.
         """
         part_belief = self.part_encoder(images)
@@ -93,15 +95,16 @@ class GenerativeCapsules(Model):
         objects = self.draw(object_belief, purpose and f"{purpose}/objects", step)
         return Inferred(part_belief, parts, object_belief, objects)
 
-    def draw(self, belief: Belief, purpose: str | None, step: int = 0, sign: int = 1) -> Capsules:
+    def draw(self, belief: Belief, purpose: str | None, step: int | None = 0, sign: int = 1) -> Capsules:
         """A reparametrised draw from q. If `purpose` is None, the median presences and the mean poses.
 
         With `sign` -1, all random numbers have the opposite sign: the antithetic draw.
         """
         if purpose is None:
             return Capsules(belief.logits / self.options.temperature, belief.poses)
-        generator = self.noise.generator(belief.logits.device, purpose, step)
-        logits = (belief.logits + sign * logistic(belief.logits.shape, generator)) / self.options.temperature
+        shape, device = belief.logits.shape, belief.logits.device
+        generator = self.noise.generator(device, purpose, step)
+        logits = (belief.logits + sign * logistic(shape, generator, device)) / self.options.temperature
         if belief.log_deviations is None:
             return Capsules(logits, belief.poses)
         normals = sign * torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)
@@ -153,18 +156,20 @@ class GenerativeCapsules(Model):
         for name, values in self.named_parameters():
             of_group[max((group for group in factors if name.startswith(group)), key=len)].append(values)
         self.optimizer = torch.optim.Adam(
-            [{"params": of_group[group], "final_factor": factor} for group, factor in factors.items()],
+            [{"params": of_group[group], "factor": factor} for group, factor in factors.items()],
             lr=training.learning_rate,
             eps=self.adam_epsilon,
             fused=True,
         )
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        for group in self.optimizer.param_groups:
-            group["factor"] = group["final_factor"] * min(1, (step + 1) / self.options.warmup_steps)
-        return super().training_step(batch, step)
+    def schedule(self, step: int) -> Hashable:
+        super().schedule(step)
+        # Gaussian poses begin as points (section 2.3).
+        first = self.options.deltas_first * self.training_options.steps
+        self.deltas = self.options.poses == "gaussian" and step < first
+        return self.deltas
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of a training step, as means over the images.
 
         Returns:
@@ -172,10 +177,8 @@ class GenerativeCapsules(Model):
             the summed squared `reconstruction_error` of the draw; and the sums of the presences, `parts_present` and
             `objects_present`.
         """
-        images, options = batch["images"], self.options
-        # Gaussian poses begin as points (section 2.3).
-        deltas = options.poses == "gaussian" and step < options.deltas_first * self.training_options.steps
-        inferred = self.infer(images, "training", step, deltas)
+        images = batch["images"]
+        inferred = self.infer(images, "training", None, self.deltas)
         with float32(images):
             terms = {name: values.mean() for name, values in self.bound(images, inferred).items()}
         present = {"parts_present": inferred.parts, "objects_present": inferred.objects}

@@ -200,9 +200,9 @@ def starting_poses(options: GenerativeOptions, image_shape: tuple[int, int, int]
     return torch.cat([options.part_scale * torch.eye(2).expand(options.parts, -1, -1), middles], 2)
 
 
-def logistic(shape: torch.Size, generator: torch.Generator) -> Tensor:
+def logistic(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
     """Draws of a logistic variable. (log odds + draw) / temperature is the logit of a binary concrete variable."""
-    uniform = torch.rand(shape, generator=generator, device=generator.device)
+    uniform = torch.rand(shape, generator=generator, device=device)
     return uniform.clamp(1e-6, 1 - 1e-6).logit()
 
 

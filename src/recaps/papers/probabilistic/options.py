@@ -114,8 +114,6 @@ class GenerativeOptions(ModelOptions):
     """Reading. Factor on the learning rate of the templates and their alphas."""
     object_rate: float = Field(0.5, gt=0)
     """Reading. Factor on the learning rate of the network that infers objects."""
-    warmup_steps: int = Field(50, ge=1)
-    """Reading. Steps in which all learning rates rise linearly from zero."""
     free_steps: int = Field(500, ge=1)
     """Steps of Adam in free-form inference. The paper has "basic gradient descent", with hundreds or thousands of
     steps."""

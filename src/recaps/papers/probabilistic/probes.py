@@ -35,7 +35,7 @@ def templates(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
 
 def samples(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """`samples` [n, C, H, W] from the generative model, without pixel noise."""
-    generator = model.noise.generator(images.device, "samples")
+    generator = model.noise.generator(images.device, "samples", 0)
     with float32(images):
         drawn = model.generative.sample(model.options.samples, generator)
         return {"samples": model.generative.draw(drawn.parts).mean}

@@ -14,6 +14,7 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
+from recaps.models.schedule import learning_rate
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.metrics import first_of_each
@@ -123,11 +124,10 @@ def equivariance(angles: Array, presences: Array, poses: Array) -> Array:
 
 
 def _at_full_rate(settings: Variant) -> bool:
-    """Whether Gaussian poses begin at the full learning rate."""
-    from recaps.models.model import learning_rate
-
-    training, begin = settings.training, getattr(settings.model, "deltas_first", 0.0) * settings.training.steps
-    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * learning_rate(training, 0)
+    """Whether Gaussian poses begin at the full learning rate, apart from the warm-up."""
+    training = settings.training.model_copy(update={"warmup": 0})
+    begin = getattr(settings.model, "deltas_first", 0.0) * training.steps
+    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * training.learning_rate
 
 
 def _presences(run: Run, protocol: str) -> list[MetricRow]:

@@ -84,15 +84,13 @@ class SCAE(Model):
         self.prior_probe = _linear(options.objects, classes)
         self.posterior_probe = _linear(options.objects, classes)
         self.noise = Noise()
-        #: The step whose noise is added to presences in evaluation.
-        self.test_noise = 0 if options.noise_at_test else None
 
-    def parts(self, images: Tensor, noise: int | None) -> Parts:
-        """The parts of images. `noise`: the training step whose noise is added to the presences; None: no noise."""
+    def parts(self, images: Tensor) -> Parts:
+        """The parts of images. In training, and if `noise_at_test` is set, noise is added to the presences."""
         found = self.part_encoder(images)
         with float32(images):
             poses, features, logits = found.split([POSE, self.options.features, 1], 2)
-            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts", noise))
+            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts"))
 
     def pictures(self, parts: Parts, images: Tensor) -> Mixture:
         """The mixture model of images [B, C, H, W] that the parts define, evaluated at these images."""
@@ -103,8 +101,8 @@ class SCAE(Model):
             background = (self.templates.background.sigmoid(), softplus(self.templates.background_logit))
             return template_mixture(images, drawn, colours, logsigmoid(parts.logits), *background)
 
-    def objects(self, parts: Parts, noise: int | None) -> Objects:
-        """The objects that explain the parts. Of the parts, only features receive gradients. `noise` as in `parts`."""
+    def objects(self, parts: Parts) -> Objects:
+        """The objects that explain the parts. Of the parts, only features receive gradients. Noise as in `parts`."""
         poses, presences = parts.poses.detach(), parts.logits.detach().sigmoid()
         with torch.no_grad():
             templates = self.templates.values() * self.templates.colours(parts.features)[..., None, None]
@@ -112,18 +110,18 @@ class SCAE(Model):
         capsules = self.object_decoder(self.object_encoder(torch.cat(seen, 2), presences))
         with float32(poses):
             votes = compose(pose(*capsules.poses.unbind(2)).unsqueeze(2), pose(*capsules.relations.unbind(2)))
-            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects", noise))
-            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes", noise))
+            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects"))
+            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes"))
             log_presence = of_object.unsqueeze(2) + of_part
             densities, posterior = vote_mixture(poses, votes, capsules.scales, log_presence)
             log_likelihood = (densities * presences).sum(1)
             return Objects(log_presence.amax(2).exp(), posterior, log_likelihood, capsules.offsets)
 
-    def _noisy(self, logits: Tensor, purpose: str, step: int | None) -> Tensor:
-        """Logits plus uniform noise with mean zero."""
-        if step is None or not self.options.noise_scale:
+    def _noisy(self, logits: Tensor, purpose: str) -> Tensor:
+        """Logits plus uniform noise with mean zero; in evaluation, that of step 0 or none."""
+        if not (self.options.noise_scale and (self.training or self.options.noise_at_test)):
             return logits
-        generator = self.noise.generator(logits.device, purpose, step)
+        generator = self.noise.generator(logits.device, purpose, None if self.training else 0)
         noise = torch.rand(logits.shape, generator=generator, device=logits.device)
         return logits + self.options.noise_scale * (noise - 0.5)
 
@@ -137,7 +135,7 @@ class SCAE(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"rmsprop": self.optimizer}
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of a training step.
 
         Returns:
@@ -148,9 +146,9 @@ class SCAE(Model):
             the classifiers learn from labels.
         """
         images, labels, options = batch["images"], batch["labels"], self.options
-        parts = self.parts(images, step)
+        parts = self.parts(images)
         mixture = self.pictures(parts, images)
-        objects = self.objects(parts, step)
+        objects = self.objects(parts)
         with float32(images):
             expected = options.within_constant or options.objects / self.classes
             within, between = entropies(objects.mass)
@@ -190,7 +188,7 @@ class SCAE(Model):
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """The mean of the mixture of the parts' templates."""
-        return self.pictures(self.parts(images, self.test_noise), images).mean
+        return self.pictures(self.parts(images), images).mean
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Presences of the objects and the error of the picture.
@@ -199,8 +197,8 @@ class SCAE(Model):
             `presence` [B, K], the posterior presences, and `prior_presence` [B, K]; the summed squared
             `reconstruction_error` [B] of the mean of the mixture.
         """
-        parts = self.parts(images, self.test_noise)
-        objects = self.objects(parts, self.test_noise)
+        parts = self.parts(images)
+        objects = self.objects(parts)
         return {
             "presence": objects.mass,
             "prior_presence": objects.presence,
@@ -407,7 +405,7 @@ def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Ten
     off = (poses.unsqueeze(1) - votes).square().sum((3, 4)) / scales.square()
     log_density = -0.5 * off - POSE * (scales.log() + 0.5 * math.log(2 * math.pi))
     joint = log_presence + log_density
-    total = torch.logaddexp(joint.logsumexp(1), joint.new_tensor(2 * DUMMY))
+    total = torch.logaddexp(joint.logsumexp(1), joint.new_full((), 2 * DUMMY))
     return total, (joint - total.unsqueeze(1)).exp()
 
 
