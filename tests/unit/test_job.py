@@ -17,7 +17,7 @@ from recaps.io import read_json
 from recaps.training.lease import Lease, holder
 from recaps.workflow import stages
 from recaps.workflow.fingerprint import modules
-from recaps.workflow.job import device, failure, job, project_root
+from recaps.workflow.job import device, failure, given, job, project_root
 from recaps.workflow.jobs import Names
 from recaps.workflow.receipts import place, receipt
 
@@ -108,6 +108,17 @@ def test_device(
     assert "PyTorch cannot use the GPU of this machine" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     assert device(snakemake) == "cuda", "a job that was given a GPU must not fall back to the CPU in silence"
+
+
+def test_what_a_cluster_gave(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    snakemake.resources = {"gpu": 1, "runtime": 240}
+    assert given(snakemake) == {}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert given(snakemake) == {"job": "7", "gpus": 1, "minutes": 240}
+    monkeypatch.setenv("RECAPS_RUNS", "4")
+    monkeypatch.setenv("RECAPS_MINUTES", "480")
+    assert given(snakemake) == {"job": "7", "gpus": 0.25, "minutes": 480}
 
 
 def test_a_log_without_an_ending_tells_no_failure(tmp_path: Path) -> None:

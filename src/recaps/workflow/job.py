@@ -79,12 +79,20 @@ def project_root(job: Any) -> Path:
 
 
 def given(job: Any) -> dict[str, Any]:
-    """Return what a cluster gave to the job: its number, GPUs and minutes. Empty on a single machine."""
+    """Return what a cluster gave to the job: number, GPUs (or its share of one), minutes. Empty on a single machine."""
     if not (number := os.environ.get("SLURM_JOB_ID")):
         return {}
     # Some sites ask for GPUs by `gres`. The environment then shows the GPUs that Slurm gave.
     seen = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    return {"job": number, "gpus": job.resources.get("gpu", 0) or seen, "minutes": job.resources.get("runtime", 0)}
+    gpus, minutes = job.resources.get("gpu", 0) or seen, job.resources.get("runtime", 0)
+    if runs := shared():
+        gpus, minutes = gpus / runs, int(os.environ["RECAPS_MINUTES"])
+    return {"job": number, "gpus": gpus, "minutes": minutes}
+
+
+def shared() -> int:
+    """Return the number of trainings in a Slurm job that shares a GPU; 0 in any other job."""
+    return int(os.environ.get("RECAPS_RUNS", 0))
 
 
 def failure(log: Path) -> tuple[str, int] | None:

@@ -19,7 +19,7 @@ from recaps.io import sweep
 from recaps.locks import alone
 from recaps.training.lease import Lease
 from recaps.workflow.fingerprint import edited
-from recaps.workflow.job import device, given, project_root
+from recaps.workflow.job import device, given, project_root, shared
 from recaps.workflow.jobs import held
 from recaps.workflow.receipts import changed, known, place, receipt, refuse
 
@@ -269,9 +269,10 @@ def _enough_memory() -> Iterator[None]:
         text = " ".join(str(error).split())
         if not isinstance(error, MemoryError) and not re.search(_TOO_LARGE, text):
             raise
-        raise UserError(
-            f"this does not fit into memory ({text[:200]}); make the network or the batch smaller"
-        ) from error
+        told = f"this does not fit into memory ({text[:200]})"
+        if shared():  # the next attempt shares the GPU with fewer trainings
+            raise TryAgain(f"{told}; set `runs_per_gpu` lower") from error
+        raise UserError(f"{told}; make the network or the batch smaller") from error
 
 
 def _flat(files: Any) -> Iterator[str]:
