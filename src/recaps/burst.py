@@ -54,8 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--minutes", type=float, help="run for so long, and pack what is to go home into --out")
     what.add_argument("--ship", type=Path, metavar="FILE", help="write a tar file of all that the other machine needs")
     what.add_argument("--collect", type=Path, metavar="DIR", help="unpack what a burst has packed")
-    what.add_argument("--make", nargs="+", help=argparse.SUPPRESS)  # what a process of a burst does
     add = parser.add_argument
+    add("--make", nargs="+", help=argparse.SUPPRESS)  # files: what a process of a burst makes
     add("--out", type=Path, default=Path("burst"), metavar="DIR", help="the folder to pack into (default: burst)")
     add("--resume", type=Path, metavar="DIR", help="first unpack what another burst has packed")
     add("--jobs", type=at_least_one, default=max(1, _cores() - 1), help="trainings side by side (default: cores - 1)")
@@ -418,7 +418,7 @@ def unpack(plan: Plan, packed: Path) -> str:
                 there.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(new, there)
                 moved[kind] += 1
-    return f"{packed}: {moved['runs']} finished runs and checkpoints of {moved['checkpoints']} others; others were here"
+    return f"{packed}: {moved['runs']} finished runs and checkpoints of {moved['checkpoints']} others"
 
 
 def _newest(folder: Path) -> float:
