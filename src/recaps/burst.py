@@ -1,4 +1,4 @@
-"""Make the most of a machine that is borrowed for some minutes: `python -m recaps burst`, see `docs/burst.md`."""
+"""Make the most of a machine that is borrowed for some minutes: `python -m recaps burst`, see `profiles/README.md`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ Elsewhere = Mapping[str, Mapping[str, Any]]
 PIECE, PIECES, DIGESTS = 2**24, 7, "SHA256SUMS"
 #: Bytes of what is sent.
 MOST_SENT = 2**26
+#: A process that uses the GPU.
+_ON_GPU = "import torch; torch.zeros(1, device='cuda')"
 #: Times that a task is started if another process is in its way.
 TRIES = 3
 
@@ -234,7 +236,7 @@ class Burst:
                     self._start(task)
                 if not self.running:
                     return
-                time.sleep(0.1)
+                time.sleep(0.2)
 
     def _left(self, task: Task) -> float:
         """Return the seconds until a task must stop."""
@@ -290,15 +292,22 @@ def _cores() -> int:
 @contextmanager
 def _shared(device: str) -> Iterator[None]:
     """Let processes compute on a GPU at the same time meanwhile, with NVIDIA's MPS, if it can be started."""
-    control = shutil.which("nvidia-cuda-mps-control") if device == "cuda" else None
-    started = control and subprocess.run([control, "-d"], capture_output=True).returncode == 0
-    if device == "cuda" and not started:
-        _tell("NVIDIA's MPS cannot be started; the trainings take turns on the GPU")
+    control = (shutil.which("nvidia-cuda-mps-control") if device == "cuda" else None) or ""
+    started = bool(control) and _succeeds(control, "-d")
+    works = started and _succeeds(sys.executable, "-c", _ON_GPU)
+    if device == "cuda" and not works:
+        _tell("NVIDIA's MPS cannot be used here; the trainings take turns on the GPU")
+    if started and not works:
+        _succeeds(control, text="quit\n")
     try:
         yield
     finally:
-        if control and started:
-            subprocess.run([control], input=b"quit\n", capture_output=True)
+        if works:
+            _succeeds(control, text="quit\n")
+
+
+def _succeeds(*command: str, text: str = "") -> bool:
+    return subprocess.run(command, input=text, text=True, capture_output=True, check=False).returncode == 0
 
 
 def ship(plan: Plan, target: Path) -> str:

@@ -192,13 +192,30 @@ def test_missing_packages_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch)
         runpy.run_module("recaps", run_name="__main__")
 
 
-def test_mps_is_started_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program that stands for that of MPS on the path. It writes arguments and input to `calls`."""
     control = tmp_path / "nvidia-cuda-mps-control"
     control.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls; [ "$1" ] || cat >> {tmp_path}/calls\n')
     control.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+
+def test_mps_is_started_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mps(tmp_path, monkeypatch)
+    monkeypatch.setattr(burst, "_ON_GPU", "")
     with burst._shared("cuda"):
         assert (tmp_path / "calls").read_text() == "-d\n"
+    assert (tmp_path / "calls").read_text() == "-d\n\nquit\n"
+
+
+def test_mps_that_no_process_can_use_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mps(tmp_path, monkeypatch)
+    monkeypatch.setattr(burst, "_ON_GPU", "exit(1)")
+    with burst._shared("cuda"):
+        assert (tmp_path / "calls").read_text() == "-d\n\nquit\n"
+    assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "calls").read_text() == "-d\n\nquit\n"
 
 
