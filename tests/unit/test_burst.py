@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +108,23 @@ def test_a_task_that_meets_another_process_is_tried_again(
     monkeypatch.setattr(Process, "statuses", {"convnet": 75})
     assert [str(task) for task in go(plan, {}).ended] == ["training of sparse/convnet, seed 0"]
     assert trained(started).count("convnet") == burst.TRIES
+
+
+def test_a_signal_ends_a_burst_early_and_all_its_processes(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Process):
+        terminate = kill = lambda self: setattr(self, "status", -signal.SIGTERM)
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.status = None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Endless)
+    made = burst.Burst(burst.tasks_of(plan, plan.runs(), {}), 1, time.monotonic() + 600, 1, [])
+    made.go()
+    assert made.ended
+    assert all(task.is_stopped for task in made.ended)
+    assert made.end < time.monotonic() + 1
 
 
 def test_seconds_come_from_finished_runs_on_the_same_device(plan: Plan) -> None:

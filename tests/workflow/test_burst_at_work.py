@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,9 @@ def test_the_whole_way(home: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def packed(place: Clone) -> list[str]:
-    """The names of the files that a burst has packed, which fit into one piece."""
-    with tarfile.open(place.folder / "burst/burst.tar.0") as archive:
+    """The names of the files that a burst has packed."""
+    pieces = sorted((place.folder / "burst").glob("burst.tar.*"))
+    with tarfile.open(fileobj=BytesIO(b"".join(piece.read_bytes() for piece in pieces))) as archive:
         return archive.getnames()
 
 
