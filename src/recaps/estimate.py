@@ -33,6 +33,7 @@ from recaps.training import device as devices
 from recaps.training import machine
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
+from recaps.training.step import take_steps
 from recaps.workflow.plan import Plan
 
 CPU = torch.device("cpu")
@@ -67,9 +68,9 @@ def sizes(variant: Variant) -> dict[str, int]:
     training = variant.training.model_copy(update={"batch_size": 2})
     two = images_of(bench.random_split(variant.data.split("/")[0], 2), CPU)
     model = bench.untrained(variant, variant.training, CPU)
-    with kernels.off(), devices.arithmetic(CPU, training.precision):
-        for step in model.phases().values():
-            model.training_step(Batches(two, training, 0, CPU)(0), step)
+    with kernels.off():
+        for _ in take_steps(model, Batches(two, training, 0, CPU), model.phases().values()):
+            pass
         latents = latents_of(model.eval(), two, range(2), training, CPU)
     weights = _bytes(model.state_dict())
     per_image = sum(each.nbytes for each in latents.values()) // 2 + 8  # and the index of the original
