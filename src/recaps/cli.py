@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "train and evaluate variants; timings, tables and figures are left to the workflow",
     "why": "say what of a result differs from the plan",
     "accept": "keep results of earlier code, after proving that today's code computes the same bits",
+    "compare": "compare two folders of results, e.g. results/desk results/published/desk",
     "verify": "compare all results with their digests",
     "clean": "remove checkpoints that belong to no run of the plan",
     "new": "write the files of a new paper or routing",
@@ -41,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "new":
         return _print(new.make(options.what, options.name, options.kind))
+    if options.command == "compare":
+        from recaps.report import compare
+
+        return _print(compare.report(*options.folders))
     values: dict[str, Any] = merged(map(read_yaml, [options.config / "config.yaml", *options.configfile]))
     values |= {"scale": options.scale} if options.scale else {}
     values |= {"papers": options.papers} if options.papers else {}
@@ -72,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for either in (each[name] for name in COMMANDS if name != "new"):
+    for either in (each[name] for name in COMMANDS if name not in ("new", "compare")):
         either.add_argument(
             "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
         )
@@ -87,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
     each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
+    each["compare"].add_argument("folders", nargs=2, type=Path, metavar="FOLDER")
     each["new"].add_argument("what", choices=new.WHAT)
     each["new"].add_argument("name", help="lower-case letters and digits")
     each["new"].add_argument(

@@ -20,6 +20,7 @@ from recaps.nn.losses.margin import margin_loss
 from recaps.nn.routing import dynamic
 from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.routing.interface import Routed
+from recaps.nn.routing.options import DynamicOptions
 from recaps.nn.squash import squash
 from recaps.training import device as devices
 
@@ -77,7 +78,7 @@ def test_a_network_uses_compiled_routing_where_it_fits(leaky: bool, monkeypatch:
     called: list[int] = []
     fused = dynamic.compiled
     monkeypatch.setattr(dynamic, "compiled", lambda *given: called.append(1) or fused(*given))
-    routing = dynamic.DynamicRouting(5, 3, 4, leaky=leaky)
+    routing = dynamic.DynamicRouting(5, 3, 4, DynamicOptions(leaky=leaky))
     capsules, weight, bias = (random(*shape).detach().float() for shape in ((2, 5, 8), (5, 8, 3, 4), (3, 4)))
     made = routing.route(capsules, weight, bias)
     assert called == [1]
@@ -130,7 +131,7 @@ def test_a_routing_that_returns_another_shape_is_refused(name: str, wrong: tuple
             return made._replace(**{name: getattr(made, name).transpose(1, 2)})
 
     given = random(2, 5, 8), random(5, 8, 3, 4), random(3, 4)
-    routing = Transposed(5, 3, 4)
+    routing = Transposed(5, 3, 4, DynamicOptions())
     assert routing.route(*given)
     with pytest.raises(
         UserError, match=rf"Transposed returns {name} of shape {re.escape(str(list(wrong)))} instead of"

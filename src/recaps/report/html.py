@@ -328,6 +328,8 @@ def _limitations(
     found = []
     if _has_stand_ins(project, records):
         found.append("Made from stand-in data: the numbers only show that the workflow runs.")
+    elif project.scale.stand_in:
+        found.append("Trained for a few steps: the numbers only show that the workflow runs on these data.")
     used = {name.split("/")[0] for paper in project.papers.values() for name in paper.used_sets}
     for name in sorted(used):
         other = project.dataset(name)

@@ -74,7 +74,7 @@ def train(
         given: resources of this start, for the record: `job`, `gpus`, `minutes`.
 
     Raises:
-        Interrupted: the process received SIGTERM and saved its state; run again to continue.
+        Interrupted: the process received SIGTERM or SIGINT and saved its state; run again to continue.
         TryAgain: another process trains this run, or the disk is full.
         UserError: invalid settings or data, images that differ from their record, or a loss that is not finite.
     """
@@ -90,7 +90,7 @@ def train(
         "data": {name: of_split(record) for name, record in splits.items()} | before,
         "modules": dict(modules),
     }
-    with nullcontext(lease) if lease else Lease(checkpoints) as held:
+    with machine.telling_of_compilation(), nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
         folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
 

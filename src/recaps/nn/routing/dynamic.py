@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
 from recaps.nn import kernels
 from recaps.nn.kernels.dynamic import by_products, compiled
 from recaps.nn.routing.interface import Routed, VoteRouting
+from recaps.nn.routing.options import DynamicOptions
 from recaps.nn.squash import squash
 
 
@@ -42,38 +40,23 @@ def dynamic_routing(
 
 
 class DynamicRouting(VoteRouting):
-    """Routing by agreement, as in SUPCAPS.
+    """Routing by agreement, as in SUPCAPS."""
 
-    Args:
-        iterations: Routing iterations.
-        leaky: Add one more output with logit zero to the softmax and discard its coupling, as SUPCAPS did on CIFAR-10.
-            The primary convolution is then divided by one more than the number of types.
-        gradient: Reading. `all`: gradients flow through every routing iteration, as in the released code of SUPCAPS.
-            `last`: the coupling coefficients are constants, as in most PyTorch versions.
-    """
+    Options = DynamicOptions
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        dim: int,
-        *,
-        iterations: Annotated[int, Field(ge=1)] = 3,
-        leaky: bool = False,
-        gradient: Literal["all", "last"] = "all",
-    ) -> None:
-        super().__init__(inputs, outputs, dim)
-        self.iterations, self.leaky, self.gradient = iterations, leaky, gradient
+    def __init__(self, inputs: int, outputs: int, dim: int, options: DynamicOptions) -> None:
+        super().__init__(inputs, outputs, dim, options)
+        self.how = options.iterations, options.gradient, options.leaky
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
         route = by_products if kernels.enabled() else dynamic_routing
-        return Routed(*route(votes, bias, self.iterations, self.gradient, self.leaky))
+        return Routed(*route(votes, bias, *self.how))
 
     def route(self, capsules: Tensor, weight: Tensor, bias: Tensor) -> Routed:
-        if kernels.fits_votes(capsules, weight, self.leaky):
-            return Routed(*compiled(capsules, weight, bias, self.iterations, self.gradient, self.leaky))
+        if kernels.fits_votes(capsules, weight, self.options.leaky):
+            return Routed(*compiled(capsules, weight, bias, *self.how))
         return super().route(capsules, weight, bias)
 
     def operations(self, values: int) -> int:
         """T weighted sums and T - 1 dot products."""
-        return 2 * (2 * self.iterations - 1) * values
+        return 2 * (2 * self.options.iterations - 1) * values
