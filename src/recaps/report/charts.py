@@ -62,8 +62,8 @@ def scatter(points: Sequence[Point], label: str) -> Markup:
         parts.append(f'<line class="tolerance" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" {at}/>')
         title = escape(f"{point.statement} published {point.published:g}, ours {point.ours:g}")
         parts.append(
-            f'<a href="#{point.id}"><title>{title}</title><text class="mark {point.style}" x="{x(point.published):.1f}" '
-            f'y="{y(point.ours) + 5:.1f}" text-anchor="middle">{point.symbol}</text></a>'
+            f'<a href="#{point.id}"><title>{title}</title><text class="mark {point.style}" text-anchor="middle" '
+            f'x="{x(point.published):.1f}" y="{y(point.ours) + 5:.1f}">{point.symbol}</text></a>'
         )
     return _svg("scatter", width, height, parts, label)
 

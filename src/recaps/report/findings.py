@@ -2,7 +2,7 @@
 
 `findings.md.j2` in a paper's folder lists at most ten of them; the first one is the paper's sentence. The file in the
 folder of all papers lists the conclusions, each with a picture, and says what the scale is. `make publish` renders
-them into the published page and into the READMEs, between `<!-- findings desk -->` (the scale) and `<!-- /findings -->`.
+them into the published page and, between `<!-- findings desk -->` and `<!-- /findings -->`, into the READMEs.
 """
 
 from __future__ import annotations

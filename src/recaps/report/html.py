@@ -204,10 +204,11 @@ def _counts(card: pd.DataFrame) -> list[tuple[str, int, str, str]]:
 
 def _picture(card: pd.DataFrame) -> Markup:
     """The numbers in percent of a paper, ours against the published ones."""
-    rows = overview.shown(card)
     points = [
-        charts.Point(row.published, row.ours, row.tolerance, *BADGES[row.verdict], row.id, row.statement)
-        for row in rows.itertuples()
+        charts.Point(
+            row["published"], row["ours"], row["tolerance"], *BADGES[row["verdict"]], row["id"], row["statement"]
+        )
+        for _, row in overview.shown(card).iterrows()
     ]
     return charts.scatter(points, f"{len(points)} numbers in percent: ours against the published ones")
 
