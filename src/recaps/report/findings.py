@@ -152,7 +152,8 @@ def _filled(root: Path, file: Path, found: re.Match[str]) -> str:
     here = ROOT / file.parent.relative_to(root)
     wrap = textwrap.TextWrapper(120, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
     wrap.break_on_hyphens = False
-    lines = [wrap.fill(linked(PICTURE.sub("", each), here)) for each in read(record, config, paper)]
+    texts = [linked(PICTURE.sub("", each), here) for each in read(record, config, paper)]
+    lines = [wrap.fill(text.replace(" %", "\0%")).replace("\0", " ") for text in texts]
     if not paper:
         lines += ["", *_table(record, config)]
     return "\n".join([found[1], *lines, "", found[3]])
