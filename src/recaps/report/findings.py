@@ -167,7 +167,7 @@ def _table(record: Path, config: Path) -> list[str]:
     for name in sorted(names(), key=lambda name: name not in set(card["paper"])):
         about, counts = read_yaml(FOLDER / name / "paper.yaml"), scorecard.counts(card[card["paper"] == name])
         title = re.sub(r"^arXiv:", "https://arxiv.org/abs/", about["reference"])
-        title = f": [*{about['title']}*]({title})" if counts else ""
+        title = f": [*{about['title'].partition(':')[0]}*]({title})" if counts else ""
         numbers = " | ".join(str(counts.get(verdict, 0)) if counts else "" for verdict in verdicts)
         sentence = linked(next(iter(read(record, config, name)), ""), ROOT)
         lines.append(f"| [`{name}`](src/recaps/papers/{name}/README.md){title} | {numbers} | {sentence} |")
