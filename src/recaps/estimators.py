@@ -59,6 +59,9 @@ NARROW: dict[str, dict[str, Any]] = {
     "convnet": {"channels": [128, 64], "hidden": 256},
 }
 
+#: Steps of warm-up of the families whose paper's settings have one.
+WARMUP = {"generative": 50}
+
 
 class _Parameters(Training):
     """The parameters of an estimator that are numbers."""
@@ -279,7 +282,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             # A row of the history is logged where a phase of `experts` ends.
             log_every = max(1, min(parameters.evaluate_every, parameters.steps // 20))
             batch_size = min(parameters.batch_size, len(rows))
-            training = parameters.model_copy(update={"batch_size": batch_size, "log_every": log_every})
+            warmup = WARMUP.get(self.settings_["family"], 0)
+            changes = {"batch_size": batch_size, "log_every": log_every, "warmup": warmup}
+            training = parameters.model_copy(update=changes)
             check(families()[self.settings_["family"]], self.settings_, "options")
             channels, height, width = images.shape[1:]
             self.seen_ = ((channels, height, width), classes)

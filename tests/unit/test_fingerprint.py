@@ -323,7 +323,7 @@ HARMLESS = [
         "        folder = Path(tempfile",
         "        print('more')\n        folder = Path(tempfile",
     ),
-    ("training/step.py", "    with arithmetic", "    log.info('step %s', step)\n    with arithmetic"),
+    ("training/step.py", "        with arithmetic", "        log.info('step')\n        with arithmetic"),
     ("training/run.py", "file=sys.stderr", "file=sys.stdout"),
     ("training/lease.py", "TOUCHED = 15", "TOUCHED = 20"),
     ("training/checkpoint.py", "os.replace(written", "os.rename(written"),
@@ -475,7 +475,7 @@ def test_this_package() -> None:
     assert not starts(metrics, "report.draw", "report.html", "training", "nn")
     figures = of("draw_figures", paper="sparse")
     assert {"recaps.report.draw", "recaps.papers.sparse.figures"} <= figures
-    assert not starts(figures, "training", "nn", "models")
+    assert not starts(figures - {"recaps.models", "recaps.models.schedule"}, "training", "nn", "models")
     assert not starts(of("score_claims"), "papers.", "training.")
 
 
