@@ -35,7 +35,7 @@ from recaps.errors import Missing, UserError, nearest
 from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER, of
-from recaps.report import collect, draw, html, scorecard
+from recaps.report import collect, draw, findings, html, scorecard
 from recaps.report.charts import thin
 from recaps.report.claims import printed, read
 from recaps.report.measured import METRICS, dirty, finished_papers, head_results, measured_seeds, read_records, stand_in
@@ -328,7 +328,8 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         left_out=whole.left_out,
     )
     other = [run for each in about.values() for run in each.get("other_settings", ())]
-    html.build(whole, building, building / PAGE, linked=True, other_settings=other)
+    found = {name: findings.read(building, config, name) for name in ("", *whole.papers)}
+    html.build(whole, building, building / PAGE, linked=True, found=found, other_settings=other)
     written = {path.relative_to(building).as_posix(): path for path in sorted(building.rglob("*")) if path.is_file()}
     if (total := sum(path.stat().st_size for path in written.values())) > MOST_BYTES:
         raise UserError(
@@ -489,6 +490,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             without=options.without,
             allow_dirty=options.allow_dirty,
         )
+    findings.write(options.results.resolve().parent)
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
     papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())
