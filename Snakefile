@@ -11,10 +11,10 @@ from snakemake.cli import parse_config
 from snakemake.utils import min_version
 
 from recaps.report.cost import summary
-from recaps.workflow import layout
-from recaps.workflow.layout import DATASET_FILES, RUN_FILES, Layout, named
-from recaps.workflow.plan import growing, start
-from recaps.workflow.state import State
+from recaps.plan import layout
+from recaps.layout import DATASET_FILES, RUN_FILES, Layout, named
+from recaps.plan.plan import growing, start
+from recaps.plan.state import State
 
 min_version("9.27")
 

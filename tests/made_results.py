@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from recaps import io, npz
+from recaps import io, layout, npz
 from recaps.config.load import Project, load
 from recaps.evaluation import record
+from recaps.layout import Layout
 from recaps.npz import Array
 from recaps.papers import FOLDER
 from recaps.report import draw
@@ -24,8 +25,6 @@ from recaps.report.contents import MOST_EMBEDDED
 from recaps.report.measured import collect
 from recaps.report.results import Results
 from recaps.report.scorecard import scorecard
-from recaps.workflow import layout
-from recaps.workflow.layout import Layout
 
 CONFIG = Path(__file__).parents[1] / "config"
 

@@ -16,7 +16,7 @@ from snakemake.script import PythonScript
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from recaps.errors import STOPPED
-from recaps.workflow.job import title_of
+from recaps.plan.job import title_of
 
 
 def attend() -> None:

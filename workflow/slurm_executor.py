@@ -28,10 +28,10 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from recaps import processes
 from recaps.errors import MISTAKE, UserError
 from recaps.io import read_json, write_json
+from recaps.plan.job import failure, title_of
+from recaps.plan.jobs import held
+from recaps.plan.receipts import place
 from recaps.training import lease
-from recaps.workflow.job import failure, title_of
-from recaps.workflow.jobs import held
-from recaps.workflow.receipts import place
 
 #: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
 REQUEUED = ("PREEMPTED", "NODE_FAIL")

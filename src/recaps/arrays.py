@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from recaps import io
 from recaps.errors import UserError
-from recaps.workflow.layout import DATASET_FILES
+from recaps.layout import DATASET_FILES
 
 *_FILES, _RECORD = DATASET_FILES
 

@@ -26,15 +26,15 @@ from recaps.command import at_least_one
 from recaps.datasets.download import fetch
 from recaps.datasets.sources import file as official
 from recaps.errors import TRY_AGAIN, UserError
+from recaps.layout import PUBLISHED_FILES, RECORD_FILES
+from recaps.plan import jobs
+from recaps.plan.jobs import Job
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import FOLDER as RECEIPTS
+from recaps.plan.state import State
 from recaps.training import checkpoint, lease, machine
 from recaps.training import device as devices
 from recaps.training.interruption import StopRequests
-from recaps.workflow import jobs
-from recaps.workflow.jobs import Job
-from recaps.workflow.layout import PUBLISHED_FILES, RECORD_FILES
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import FOLDER as RECEIPTS
-from recaps.workflow.state import State
 
 #: Paper, variant and seed.
 Run = tuple[str, str, int]

@@ -15,11 +15,11 @@ from recaps.command import at_least_one, command
 from recaps.config.load import Project, load
 from recaps.config.reading import merged, read_yaml
 from recaps.errors import TryAgain, UserError, nearest
-from recaps.workflow import accept, jobs, new, stages, why
-from recaps.workflow.jobs import Job, Names
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import Receipts, refuse
-from recaps.workflow.state import State
+from recaps.plan import accept, jobs, new, stages, why
+from recaps.plan.jobs import Job, Names
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import Receipts, refuse
+from recaps.plan.state import State
 
 COMMANDS = {
     "list": "list the variants",

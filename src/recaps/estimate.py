@@ -29,12 +29,12 @@ from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import latents_of
 from recaps.io import read_json
 from recaps.nn import kernels
+from recaps.plan.plan import Plan
 from recaps.training import device as devices
 from recaps.training import machine
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
 from recaps.training.step import take_steps
-from recaps.workflow.plan import Plan
 
 CPU = torch.device("cpu")
 

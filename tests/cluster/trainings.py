@@ -23,7 +23,7 @@ import psutil
 from clones import Clone, Done, copy
 from private_slurm import NODES, Slurm
 
-from recaps.workflow.layout import RUN_FILES
+from recaps.layout import RUN_FILES
 
 PAPER, VARIANT = "probabilistic", "vae"
 

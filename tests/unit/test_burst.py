@@ -18,7 +18,7 @@ from places import CONFIG
 
 from recaps import burst, io
 from recaps.config.load import load
-from recaps.workflow.plan import Plan
+from recaps.plan.plan import Plan
 
 LONG, SHORT, UNKNOWN = (("sparse", name, 0) for name in ("dense", "sparsecaps", "convnet"))
 

@@ -11,7 +11,7 @@ import pytest
 
 from recaps.checkout import require
 from recaps.errors import UserError
-from recaps.workflow.plan import start
+from recaps.plan.plan import start
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from recaps import papers
 from recaps.cli import main
 from recaps.command import command
 from recaps.config.load import load
-from recaps.workflow import stages
-from recaps.workflow.checks import TARGETS
-from recaps.workflow.jobs import Job, Names, as_snakemake, held
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import Receipts, receipt
+from recaps.plan import stages
+from recaps.plan.checks import TARGETS
+from recaps.plan.jobs import Job, Names, as_snakemake, held
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import Receipts, receipt
 
 pytestmark = pytest.mark.unit
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from recaps.workflow import fingerprint
-from recaps.workflow.fingerprint import Code
-from recaps.workflow.receipts import FOLDER
+from recaps.plan import fingerprint
+from recaps.plan.fingerprint import Code
+from recaps.plan.receipts import FOLDER
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +49,7 @@ def test_a_stage_names_all_code_that_its_rules_depend_on(
     code = Code(root / "src" / "recaps")
     rules = re.findall(r"^rule (\w+):", (root / "rules" / f"{stage}.smk").read_text(), re.MULTILINE)
     modules = code.closure(
-        [*(f"recaps.workflow.stages:{rule}" for rule in rules), "recaps.config.load", "recaps.workflow.receipts"]
+        [*(f"recaps.plan.stages:{rule}" for rule in rules), "recaps.config.load", "recaps.plan.receipts"]
     )
     read = {code.file(name) for name in modules if name != "recaps"}
     assert {root / "src/recaps" / file for file in ("identity.py", "io.py", "arrays.py")} <= read

@@ -20,10 +20,10 @@ from recaps.evaluation.heads import classifier, evaluate, evaluate_all, features
 from recaps.evaluation.inference import read_model
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import function, probe
+from recaps.layout import RUN_FILES
 from recaps.nn.losses.classes import correct
 from recaps.training.run import train
 from recaps.training.saved import load_model
-from recaps.workflow.layout import RUN_FILES
 
 pytestmark = pytest.mark.unit
 

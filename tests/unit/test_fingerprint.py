@@ -20,9 +20,9 @@ from places import CONFIG
 
 import recaps
 from recaps.config.load import load
-from recaps.workflow import stages
-from recaps.workflow.fingerprint import HOUSEKEEPING, Code, Kept
-from recaps.workflow.plan import Plan
+from recaps.plan import stages
+from recaps.plan.fingerprint import HOUSEKEEPING, Code, Kept
+from recaps.plan.plan import Plan
 
 pytestmark = pytest.mark.unit
 
@@ -143,7 +143,7 @@ def test_a_module_that_keeps_house_does_not_count(package: Path, monkeypatch: py
     """Nor what it alone imports."""
     (package / "maths.py").write_text("import pkg.figures\n")
     assert "pkg.figures" in modules(package, "pkg.train")
-    monkeypatch.setattr("recaps.workflow.fingerprint.HOUSEKEEPING", ("pkg.maths",))
+    monkeypatch.setattr("recaps.plan.fingerprint.HOUSEKEEPING", ("pkg.maths",))
     assert not {"pkg.maths", "pkg.figures"} & modules(package, "pkg.train").keys()
 
 
@@ -302,7 +302,7 @@ def made_by(package: Path, stage: str) -> dict[tuple[str, ...], dict[str, str]]:
     """The modules of each job of a stage, by paper, and variant if it has one, with the code of a package."""
     code = Code(package)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recaps.workflow.identities.modules", code.modules)
+        patch.setattr("recaps.plan.identities.modules", code.modules)
         return {
             tuple(str(job.names[name]) for name in ("paper", "variant") if name in job.names): job.identity()["modules"]
             for job in PLAN.jobs
@@ -340,7 +340,7 @@ HARMLESS = [
     ("provenance.py", '"host_cores": os.cpu_count(),', ""),
     ("identity.py", "len(text) < 60", "len(text) < 70"),
     ("evaluation/heads.py", "\nfrom __future__", "\nMORE = 1\nfrom __future__"),
-    ("workflow/identities.py", '"seed": int(names.seed)', '"seed": int(names.seed), "more": 1'),
+    ("plan/identities.py", '"seed": int(names.seed)', '"seed": int(names.seed), "more": 1'),
 ]
 
 
@@ -357,7 +357,7 @@ def test_a_copy_with_harmless_edits_has_the_settings_too(original: Path, root: P
 import json
 from pathlib import Path
 from recaps.config.load import load
-from recaps.workflow.plan import Plan
+from recaps.plan.plan import Plan
 jobs = Plan(load({"scale": "smoke"}, Path("config"))).jobs
 print(json.dumps({str(job): job.identity() for job in jobs if job.stage == "train_variant"}))
 """
@@ -461,7 +461,7 @@ def test_this_package() -> None:
     sparse = {"paper": "sparse", "variant": "sparsecaps"}
     train = of("train_variant", **sparse)
     assert {"recaps.training.step", "recaps.nn.routing.dynamic", "recaps.arrays"} <= train
-    assert not starts(train, "evaluation", "report", "workflow", "datasets", "models.convnet", "nn.routing.em")
+    assert not starts(train, "evaluation", "report", "plan", "datasets", "models.convnet", "nn.routing.em")
     assert not starts(train, "papers.sparse.figures", "papers.sparse.tables", "papers.sparse.metrics", "config")
     assert not starts(of("train_variant", paper="sparse", variant="convnet"), "nn.routing", "nn.layers", "papers.")
     data = of("prepare_dataset", dataset="mnist", split="train")

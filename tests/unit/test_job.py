@@ -14,12 +14,12 @@ import pytest
 from recaps.errors import TryAgain, UserError
 from recaps.identity import key
 from recaps.io import read_json
+from recaps.plan import stages
+from recaps.plan.fingerprint import modules
+from recaps.plan.job import device, failure, given, job, project_root
+from recaps.plan.jobs import Names
+from recaps.plan.receipts import place, receipt
 from recaps.training.lease import Lease, holder
-from recaps.workflow import stages
-from recaps.workflow.fingerprint import modules
-from recaps.workflow.job import device, failure, given, job, project_root
-from recaps.workflow.jobs import Names
-from recaps.workflow.receipts import place, receipt
 
 #: The start of the line of the job below.
 JOB = "recaps: train_variant sparse/dense/seed-0"

@@ -15,8 +15,8 @@ from recaps.arrays import read
 from recaps.config.load import Project, load
 from recaps.datasets import own, preparation
 from recaps.errors import UserError
+from recaps.plan.plan import Plan
 from recaps.report import scorecard
-from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
 

@@ -18,9 +18,9 @@ from recaps.config.load import Project, load
 from recaps.datasets import catalogue
 from recaps.errors import UserError
 from recaps.identity import differences
-from recaps.workflow import jobs
-from recaps.workflow.layout import DATASET_FILES, READ_FILES, RECORD_FILES, RUN_FILES
-from recaps.workflow.plan import Plan, growing, start
+from recaps.layout import DATASET_FILES, READ_FILES, RECORD_FILES, RUN_FILES
+from recaps.plan import jobs
+from recaps.plan.plan import Plan, growing, start
 
 VARIANTS = ("dense", "convnet")
 
@@ -407,7 +407,7 @@ def test_captions_are_no_setting_of_the_metrics(plan: Any) -> None:
 
 
 def test_an_incomplete_paper_is_refused_in_one_line(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
+    monkeypatch.setattr("recaps.plan.checks.FOLDER", tmp_path)
     with one_line(r"claims.yaml: no such file, and the paper needs it"):
         plan(papers=["sparse"])
 
@@ -425,7 +425,7 @@ def test_a_figure_without_a_function_is_refused_in_one_line(
     shutil.copytree(root / "src/recaps/papers/sparse", tmp_path / "sparse")
     file = tmp_path / "sparse/figures.py"
     file.write_text(file.read_text().replace(before, after))
-    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
+    monkeypatch.setattr("recaps.plan.checks.FOLDER", tmp_path)
     with one_line(rf"sparse/figures.py: {message}"):
         plan(papers=["sparse"])
 
@@ -448,7 +448,7 @@ def test_claims_name_variants_of_the_paper(
         file.write(f"  - {{id: sparse/table-1/a, kind: number, where: b, statement: c, reason: d, {measure}}}\n")
     scales = {"scales": {"paper": {"variants": {"wide": {}}}}, "variants": {"dense": {}}}
     (tmp_path / "sparse/paper.yaml").write_text(json.dumps(scales))
-    monkeypatch.setattr("recaps.workflow.checks.FOLDER", tmp_path)
+    monkeypatch.setattr("recaps.plan.checks.FOLDER", tmp_path)
     with pytest.raises(UserError, match=message) if message else nullcontext():
         plan(papers=["sparse"], without=["sparse/supcaps"])
 
@@ -461,7 +461,7 @@ def test_captions_of_stand_ins_say_so(plan: Any) -> None:
 
 def test_jobs_ask_for_the_gpu_that_they_will_use(plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("recaps.workflow.plan.DEVICES", tmp_path)
+    monkeypatch.setattr("recaps.plan.plan.DEVICES", tmp_path)
     assert plan().gpus(wildcards()) == 0
     assert plan(device="cuda").gpus(wildcards()) == 1
     (tmp_path / "nvidia0").touch()

@@ -16,8 +16,8 @@ import pytest
 from recaps import identity
 from recaps.errors import TryAgain, UserError
 from recaps.io import digest_of, write_json
-from recaps.workflow import receipts
-from recaps.workflow.receipts import Receipts, changed, refuse
+from recaps.plan import receipts
+from recaps.plan.receipts import Receipts, changed, refuse
 
 pytestmark = pytest.mark.unit
 

@@ -22,8 +22,8 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from recaps.workflow.jobs import held
-from recaps.workflow.receipts import place
+from recaps.plan.jobs import held
+from recaps.plan.receipts import place
 
 IDENTITY: dict[str, Any] = {"settings": {"steps": 1}, "modules": {}}
 OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")

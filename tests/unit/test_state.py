@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from recaps.workflow import receipts
-from recaps.workflow.jobs import Job, Names
-from recaps.workflow.state import State
+from recaps.plan import receipts
+from recaps.plan.jobs import Job, Names
+from recaps.plan.state import State
 
 pytestmark = pytest.mark.unit
 

@@ -21,14 +21,14 @@ from recaps.config.variant import Paper
 from recaps.datasets import catalogue, preparation
 from recaps.errors import UserError
 from recaps.evaluation.record import MetricRow, metric_rows
+from recaps.layout import Layout
 from recaps.models.model import Model
+from recaps.plan.jobs import Names
+from recaps.plan.plan import Plan
 from recaps.report import collect, draw
 from recaps.report.results import of_project
 from recaps.training import run, saved
 from recaps.training.step import fresh_model
-from recaps.workflow.jobs import Names
-from recaps.workflow.layout import Layout
-from recaps.workflow.plan import Plan
 
 pytestmark = pytest.mark.unit
 

@@ -18,8 +18,8 @@ from recaps.config.workflow import Config
 from recaps.datasets import sources
 from recaps.datasets.download import fetch
 from recaps.errors import TryAgain, UserError
-from recaps.workflow import stages
-from recaps.workflow.plan import Plan, start
+from recaps.plan import stages
+from recaps.plan.plan import Plan, start
 
 pytestmark = pytest.mark.unit
 

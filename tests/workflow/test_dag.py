@@ -12,8 +12,8 @@ from clones import SMOKE, Clone
 import recaps
 from recaps import estimate, papers
 from recaps.config.load import Project, load
-from recaps.workflow.checks import TARGETS
-from recaps.workflow.plan import Plan
+from recaps.plan.checks import TARGETS
+from recaps.plan.plan import Plan
 
 
 def test_smoke_plans_every_job_once(clone: Clone, project: Project) -> None:

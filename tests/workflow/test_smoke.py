@@ -14,12 +14,12 @@ from clones import SMOKE, Clone
 from recaps import npz
 from recaps.config.load import Project
 from recaps.papers import FOLDER
+from recaps.plan.plan import Plan
+from recaps.plan.stages import saved_results
 from recaps.report import draw
 from recaps.report.claims import printed, read
 from recaps.report.collect import metrics as write_metrics
 from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, REPRODUCED
-from recaps.workflow.plan import Plan
-from recaps.workflow.stages import saved_results
 
 NOTHING: dict[str, int] = {}
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from recaps import npz
+from recaps import layout, npz
 from recaps.config.base import snapshot_of
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
 from recaps.io import digest_of, read_json
+from recaps.layout import RUN_FILES, named
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.saved import load_model
-from recaps.workflow import layout
-from recaps.workflow.layout import RUN_FILES, named
 
 
 def read_model(

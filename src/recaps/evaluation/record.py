@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from recaps import io, npz
+from recaps import io, layout, npz
 from recaps.arrays import Arrays
 from recaps.arrays import read as read_split
 from recaps.config.base import snapshot_of
@@ -25,7 +25,6 @@ from recaps.config.variant import Paper, Variant
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers import of
-from recaps.workflow import layout
 
 if TYPE_CHECKING:
     from recaps.models.model import Model

@@ -15,10 +15,10 @@ import pandas as pd
 from recaps.errors import UserError
 from recaps.identity import Identity, differences
 from recaps.io import read_json
+from recaps.layout import Layout
 from recaps.report import statistics
 from recaps.report.measured import METRICS, Measured, collect, finished_papers, read_metrics
 from recaps.report.verdicts import format_value
-from recaps.workflow.layout import Layout
 
 #: Below 0.05, because many numbers are compared at once.
 SIGNIFICANCE = 0.01

@@ -15,9 +15,9 @@ from recaps.config.load import Project
 from recaps.config.variant import Output, Paper
 from recaps.errors import UserError
 from recaps.io import read_json
+from recaps.layout import Layout
 from recaps.report import charts
 from recaps.report.measured import Record, head_results
-from recaps.workflow.layout import Layout
 
 #: Bytes: the page links a larger data file instead of embedding it.
 MOST_EMBEDDED = 200_000

@@ -19,9 +19,9 @@ from PIL import Image
 
 from recaps import io
 from recaps.config.studies import Studied
+from recaps.layout import FIGURE_FORMATS
 from recaps.report import studies
 from recaps.report.results import Results
-from recaps.workflow.layout import FIGURE_FORMATS
 
 #: Formats of a figure, besides its data.
 *PICTURES, _ = FIGURE_FORMATS

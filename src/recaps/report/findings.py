@@ -22,10 +22,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from recaps.config.load import load
 from recaps.config.reading import read_yaml
 from recaps.io import read_json, write_text
+from recaps.layout import Layout
 from recaps.papers import FOLDER, names
 from recaps.report import claims, scorecard
 from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED
-from recaps.workflow.layout import Layout
 
 FILE = "findings.md.j2"
 #: The folder of the project, which links in findings start from.

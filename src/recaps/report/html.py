@@ -24,6 +24,7 @@ from markupsafe import Markup, escape
 from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.io import write_text
+from recaps.layout import Layout
 from recaps.papers import of
 from recaps.report import charts, findings, overview, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_picture, read_runs, read_table, read_timings
@@ -39,7 +40,6 @@ from recaps.report.verdicts import (
     format_value,
     readable,
 )
-from recaps.workflow.layout import Layout
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from recaps import layout
 from recaps.errors import UserError
 from recaps.io import read_json
+from recaps.layout import Layout
 from recaps.report.statistics import Estimate, over_seeds, proportion_error, sd
-from recaps.workflow import layout
-from recaps.workflow.layout import Layout
 
 #: One row per variant, seed and metric. Optional columns: `se` (standard error of the value over the test images) and
 #: `measured_on` (the set that was used, e.g. `affnist-generated/test`).

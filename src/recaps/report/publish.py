@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from recaps import layout
 from recaps.command import command
 from recaps.config.heads import Head, Protocol
 from recaps.config.load import Project, load
@@ -34,17 +35,16 @@ from recaps.datasets import catalogue
 from recaps.errors import Missing, UserError, nearest
 from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
+from recaps.layout import PUBLISHED_FILES, RECORD_FILES, Layout
 from recaps.papers import FOLDER, of
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import changed, refuse
+from recaps.plan.state import State
 from recaps.report import collect, draw, findings, html, scorecard
 from recaps.report.charts import thin
 from recaps.report.claims import printed, read
 from recaps.report.measured import METRICS, dirty, finished_papers, head_results, measured_seeds, read_records, stand_in
 from recaps.report.results import Results, of_project
-from recaps.workflow import layout
-from recaps.workflow.layout import PUBLISHED_FILES, RECORD_FILES, Layout
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import changed, refuse
-from recaps.workflow.state import State
 
 #: Rows kept of a run's history, besides its first tenth and the rows with a test error.
 MOST_ROWS = 100

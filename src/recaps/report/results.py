@@ -13,16 +13,15 @@ import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap
 
-from recaps import io
+from recaps import io, layout
 from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.errors import UserError
 from recaps.evaluation import record
 from recaps.evaluation.record import MetricRow
+from recaps.layout import Layout
 from recaps.npz import Array
 from recaps.report.claims import Printed
-from recaps.workflow import layout
-from recaps.workflow.layout import Layout
 
 STAND_IN = "stand-in data: not a result"
 

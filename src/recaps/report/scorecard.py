@@ -13,12 +13,12 @@ import pandas as pd
 from recaps.config.without import LeftOut
 from recaps.errors import UserError, nearest
 from recaps.io import write_json, write_text
+from recaps.layout import Layout
 from recaps.report import overview
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import FAILED, NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
-from recaps.workflow.layout import Layout
 
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other

@@ -1,7 +1,7 @@
 """The numbers of a few steps, as digests: two versions of the code that give the same ones compute the same.
 
 `python -m recaps.training.proof` reads trials from standard input and writes their digests to standard output (JSON).
-`recaps.workflow.accept` runs it with the code of two commits.
+`recaps.plan.accept` runs it with the code of two commits.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from made_results import CONFIG, run_of, values
 from safetensors.numpy import save_file
 
-from recaps import arrays, io
+from recaps import arrays, io, layout
 from recaps.config.load import Project, load
 from recaps.config.training import Training
 from recaps.errors import UserError
@@ -34,7 +34,6 @@ from recaps.report.metrics import (
     travel,
 )
 from recaps.report.results import Results, time_ratio_row
-from recaps.workflow import layout
 
 CLAIMS = made_results.claims("discriminative")
 

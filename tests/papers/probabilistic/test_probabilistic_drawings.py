@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from scipy.ndimage import affine_transform
 from scipy.optimize import minimize
 
-from recaps import io
+from recaps import io, layout
 from recaps.config.load import Project, load
 from recaps.datasets import warp
 from recaps.errors import UserError
@@ -34,7 +34,6 @@ from recaps.papers.probabilistic.templates import Fits, affine_fits, same_templa
 from recaps.report.claims import Number, check_variants
 from recaps.report.results import Results
 from recaps.report.statistics import proportion_error
-from recaps.workflow import layout
 
 CLAIMS = made_results.claims("probabilistic")
 SHAPE = (1, 28, 28)

@@ -16,12 +16,12 @@ from places import CONFIG
 
 from recaps import npz
 from recaps.config.load import Project, load
+from recaps.layout import Layout
 from recaps.papers import FOLDER, of
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import Receipts, receipt
 from recaps.report import html, scorecard
 from recaps.report.draw import markdown
-from recaps.workflow.layout import Layout
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import Receipts, receipt
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

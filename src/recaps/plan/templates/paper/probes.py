@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from recaps.workflow.templates.paper.model import Example
+from recaps.plan.templates.paper.model import Example
 
 
 def lengths(model: Example, images: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -13,11 +13,11 @@ from recaps.datasets import catalogue, checksums, sources
 from recaps.identity import key
 from recaps.io import digest_of
 from recaps.papers import of
-from recaps.workflow import checks
-from recaps.workflow.fingerprint import modules
+from recaps.plan import checks
+from recaps.plan.fingerprint import modules
 
 if TYPE_CHECKING:
-    from recaps.workflow.plan import Plan
+    from recaps.plan.plan import Plan
 
 #: The modules that compute what a training leaves, besides the model's family.
 TRAINING = ("recaps.training.step", "recaps.training.testing")
@@ -81,7 +81,7 @@ class Identities:
             def code(names: Any) -> dict[str, str]:
                 there = own and names.paper == of(names.paper) and checks.own_file(names.paper, f"{own}.py").exists()
                 paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
-                return modules([f"recaps.workflow.stages:{stage}", *paper])
+                return modules([f"recaps.plan.stages:{stage}", *paper])
 
             return code
 

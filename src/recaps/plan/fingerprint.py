@@ -47,6 +47,7 @@ HOUSEKEEPING = (
     "recaps.errors",
     "recaps.identity",
     "recaps.io",
+    "recaps.layout",
     "recaps.locks",
     "recaps.nn.routing.registry",
     "recaps.npz",
@@ -60,8 +61,8 @@ HOUSEKEEPING = (
     "recaps.training.machine",
     "recaps.training.run",
     "recaps.training.saved",
-    "recaps.workflow",
-    "recaps.workflow.*",
+    "recaps.plan",
+    "recaps.plan.*",
     "*.options",
 )
 
@@ -78,7 +79,7 @@ def modules(roots: Sequence[str], package: Path | None = None) -> dict[str, str]
     """Return the digests of `roots` and of the modules that they import, 16 hexadecimal digits each, by name.
 
     Args:
-        roots: names of modules (`recaps.training.step`) or of functions (`recaps.workflow.stages:draw_tables`). Of a
+        roots: names of modules (`recaps.training.step`) or of functions (`recaps.plan.stages:draw_tables`). Of a
             function's module, only the function and the statements that it depends on count.
         package: the folder of the package; this one by default.
 

@@ -12,7 +12,7 @@ from recaps.models.options import ClassCapsules, RoutedNetwork
 class ExampleOptions(ClassCapsules, RoutedNetwork):
     """A capsule per class, trained by margin loss."""
 
-    module: ClassVar[str] = "recaps.workflow.templates.paper.model"
+    module: ClassVar[str] = "recaps.plan.templates.paper.model"
     family: Literal["example"] = "example"
     decoder: tuple[int, ...] | None = None
     """Widths of the decoder's hidden layers; null: no decoder."""

@@ -14,7 +14,7 @@ from recaps.config.reading import read_yaml
 from recaps.errors import UserError
 from recaps.io import short, write_text
 from recaps.nn import routing
-from recaps.workflow.checks import TARGETS
+from recaps.plan.checks import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
 WHAT = ("paper", "routing")
@@ -67,7 +67,7 @@ def make(what: str, name: str, kind: str) -> str:
 
 
 def _copy(source: Path, target: Path, name: str) -> None:
-    text = source.read_text(encoding="utf-8").replace("recaps.workflow.templates.paper", f"recaps.papers.{name}")
+    text = source.read_text(encoding="utf-8").replace("recaps.plan.templates.paper", f"recaps.papers.{name}")
     write_text(target, text.replace("example", name).replace("Example", name.capitalize()))
 
 

@@ -11,13 +11,13 @@ from recaps import papers
 from recaps.errors import UserError, nearest
 from recaps.identity import differences
 from recaps.io import read_json
+from recaps.layout import HEADS
+from recaps.plan import jobs
+from recaps.plan.jobs import Job
+from recaps.plan.plan import Plan
+from recaps.plan.state import State
 from recaps.training import lease
 from recaps.training.checkpoint import IDENTITY
-from recaps.workflow import jobs
-from recaps.workflow.jobs import Job
-from recaps.workflow.layout import HEADS
-from recaps.workflow.plan import Plan
-from recaps.workflow.state import State
 
 
 def of_runs(plan: Plan, names: Sequence[str]) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from recaps.identity import differences
-from recaps.workflow.jobs import Job
-from recaps.workflow.plan import Plan, exits
-from recaps.workflow.receipts import Receipts, refuse
+from recaps.plan.jobs import Job
+from recaps.plan.plan import Plan, exits
+from recaps.plan.receipts import Receipts, refuse
 
 #: Results to make again that a start names.
 SHOWN = 10

@@ -3,7 +3,7 @@
 The rules' script and `python -m recaps run` call them. A stage gets a job with `input`, `output`, `params`,
 `wildcards`, `config`, `resources`, `threads` and `scriptdir`, as Snakemake passes them to scripts, and calls one
 function of the library. Each stage imports that function itself: this keeps other stages' code out of its identity, and
-lets `recaps.workflow.job` open the log and set the number of threads first.
+lets `recaps.plan.job` open the log and set the number of threads first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 from recaps.errors import TryAgain, UserError
 from recaps.io import sweep
 from recaps.locks import alone
+from recaps.plan.fingerprint import edited
+from recaps.plan.job import device, given, project_root, shared
+from recaps.plan.jobs import held
+from recaps.plan.receipts import changed, known, place, receipt, refuse
 from recaps.training.lease import Lease
-from recaps.workflow.fingerprint import edited
-from recaps.workflow.job import device, given, project_root, shared
-from recaps.workflow.jobs import held
-from recaps.workflow.receipts import changed, known, place, receipt, refuse
 
 #: What PyTorch and NumPy say of arrays that are too large.
 _TOO_LARGE = r"allocate|out of memory|size calculation overflowed|array is too big|Maximum allowed dimension"
@@ -131,7 +131,7 @@ def read_model(job: Any) -> None:
     from recaps.config.base import snapshot_of
     from recaps.evaluation.heads import evaluate_all
     from recaps.evaluation.inference import read_model
-    from recaps.workflow.layout import Layout
+    from recaps.layout import Layout
 
     run, params = Path(job.output.latents).parent, job.params
     folder = Layout(run.parents[3]).dataset
@@ -160,7 +160,7 @@ def record_run(job: Any) -> None:
     """Measure all that tables and figures need of one run, and keep it as a small record."""
     from recaps.config.load import Project
     from recaps.evaluation.record import Run, write
-    from recaps.workflow.layout import Layout
+    from recaps.layout import Layout
 
     names, folder = job.wildcards, Path(job.output.numbers).parent
     project, files = Project.model_validate(job.params.project), Layout(folder.parents[3])
@@ -238,9 +238,9 @@ def saved_results(job: Any) -> Any:
     the paper's folder.
     """
     from recaps.config.load import Project
+    from recaps.layout import Layout
     from recaps.report.claims import Printed
     from recaps.report.results import of_project
-    from recaps.workflow.layout import Layout
 
     project = Project.model_validate(job.params.project)
     [name] = project.every

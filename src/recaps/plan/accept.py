@@ -24,13 +24,13 @@ from recaps import provenance
 from recaps.errors import UserError
 from recaps.identity import differences
 from recaps.io import read_json, write_json
+from recaps.plan.fingerprint import modules
+from recaps.plan.identities import family, probes_of
+from recaps.plan.jobs import Job
+from recaps.plan.plan import Plan
+from recaps.plan.receipts import place, rewrite
+from recaps.plan.state import State
 from recaps.training import checkpoint
-from recaps.workflow.fingerprint import modules
-from recaps.workflow.identities import family, probes_of
-from recaps.workflow.jobs import Job
-from recaps.workflow.plan import Plan
-from recaps.workflow.receipts import place, rewrite
-from recaps.workflow.state import State
 
 #: The stages whose results can be accepted. All others are cheap to make again.
 STAGES = ("train_variant", "read_model")
@@ -38,7 +38,7 @@ STAGES = ("train_variant", "read_model")
 TRIAL = ("-m", "recaps.training.proof")
 DIGESTS = (
     "-c",
-    "import json, sys; from recaps.workflow.fingerprint import modules; "
+    "import json, sys; from recaps.plan.fingerprint import modules; "
     "json.dump(modules(json.load(sys.stdin)), sys.stdout)",
 )
 

@@ -8,7 +8,7 @@ from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork
 from recaps.nn.losses.classes import correct
 from recaps.nn.losses.margin import margin_loss
-from recaps.workflow.templates.paper.options import ExampleOptions
+from recaps.plan.templates.paper.options import ExampleOptions
 
 
 class Example(CapsuleNetwork):

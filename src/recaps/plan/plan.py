@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recaps import checkout
+from recaps import checkout, layout
 from recaps.config.base import snapshot_of
 from recaps.config.heads import Head
 from recaps.config.load import Project, load
@@ -27,10 +27,10 @@ from recaps.config.workflow import OwnData
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
-from recaps.workflow import checks, jobs, layout
-from recaps.workflow.identities import Identities
-from recaps.workflow.jobs import Job, Names
-from recaps.workflow.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
+from recaps.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
+from recaps.plan import checks, jobs
+from recaps.plan.identities import Identities
+from recaps.plan.jobs import Job, Names
 
 Inputs = dict[str, Any]
 

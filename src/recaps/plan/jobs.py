@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recaps.identity import Identity, key
 
 if TYPE_CHECKING:
-    from recaps.workflow.plan import Plan
+    from recaps.plan.plan import Plan
 
 
 class Names(dict[str, Any]):
@@ -28,7 +28,7 @@ class Job:
     """A job of the workflow.
 
     Attributes:
-        stage: the name of its rule, and of its function in `recaps.workflow.stages`.
+        stage: the name of its rule, and of its function in `recaps.plan.stages`.
         names: its wildcards.
         inputs: files that it reads, official files aside.
         outputs: files that it makes.
