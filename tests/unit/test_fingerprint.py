@@ -371,7 +371,7 @@ print(json.dumps({str(job): job.identity() for job in jobs if job.stage == "trai
     assert len(expected) == len(VARIANTS)
     with ExitStack() as edits:
         for each in HARMLESS:
-            if "another" not in each[2] and each[0] != "workflow/identities.py":  # these two change settings
+            if "another" not in each[2] and each[0] != "plan/identities.py":  # these two change settings
                 edits.enter_context(edit(original, *each))
         assert identities() == expected
 
