@@ -83,13 +83,10 @@ def train(
     training = Training.model_validate(settings["training"])
     arrays = read(dataset)
     shape = view_shape(arrays.images.shape[1:], training)
-    splits = {"/".join(each.parts[-2:]): _verified(each) for each in (dataset, test) if each}
+    splits = {"/".join(each.parts[-2:]): of_split(_verified(each)) for each in (dataset, test) if each}
     before = {start.relative_to(out.parents[3]).as_posix(): io.digest_of(start)} if start else {}
-    made_by = {
-        "settings": {**settings, "seed": seed},
-        "data": {name: of_split(record) for name, record in splits.items()} | before,
-        "modules": dict(modules),
-    }
+    made_by = {"settings": {**settings, "seed": seed}, "data": splits | before, "modules": dict(modules)}
+    about: dict[str, Any] = {"device": machine.describe(where), "started": started}
     with machine.telling_of_compilation(), nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
         folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
@@ -113,13 +110,9 @@ def train(
             fingerprint,
             lease=held,
             checkpoint_seconds=checkpoint_seconds,
-            start={
-                "device": machine.describe(where),
-                "precision": devices.resolve(where, training.precision),
-                "torch": str(torch.__version__),
-                "started": started,
-                **(given or {}),
-            },
+            start=about
+            | {"precision": devices.resolve(where, training.precision), "torch": str(torch.__version__)}
+            | dict(given or {}),
             test=_tester(model, test, training, where),
             report=lambda row: _report(row, training.steps),
         )
@@ -133,14 +126,10 @@ def train(
         "identity": made_by,
         "config": resolved,
         "dataset": arrays.record,
-        **provenance.describe(project),
-        "device": machine.describe(where),
-        "started": progress.starts[0]["started"],
-        "starts": progress.starts,
-        "finished": provenance.now(),
-        **_cost(model, progress, training, where),
     }
-    io.write_json(out / "record.json", record)
+    record |= provenance.describe(project) | about
+    record |= {"started": progress.starts[0]["started"], "starts": progress.starts, "finished": provenance.now()}
+    io.write_json(out / "record.json", record | _cost(model, progress, training, where))
     # The last checkpoint stays, so that lost outputs are written again without training.
     (folder / checkpoint.PREVIOUS).unlink(missing_ok=True)
 
