@@ -10,11 +10,11 @@ from pathlib import Path
 from snakemake.cli import parse_config
 from snakemake.utils import min_version
 
-from recaps.report.cost import summary
-from recaps.plan import layout
+from recaps import layout
 from recaps.layout import DATASET_FILES, RUN_FILES, Layout, named
 from recaps.plan.plan import growing, start
 from recaps.plan.state import State
+from recaps.report.cost import summary
 
 min_version("9.27")
 
