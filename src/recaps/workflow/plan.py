@@ -471,6 +471,12 @@ class Plan:
         device = self.project.config.device
         return int(device == "cuda" or (device == "auto" and _has_gpu()))
 
+    def head_threads(self, wildcards: Any) -> int:
+        """Return the threads of a job that fits heads: two for SVMs, whose pairs of classes are solved side by side."""
+        paper, heads = self.project.every[wildcards.paper], self.variant(wildcards).heads
+        kinds = {paper.head(wildcards.variant, head).kind for head in heads}
+        return 2 if "svm" in kinds and not self.project.scale.stand_in else 1
+
     # Jobs
 
     def identity(self, stage: str) -> Callable[[Any], dict[str, Any]]:
