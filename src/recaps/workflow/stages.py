@@ -153,7 +153,7 @@ def evaluate_heads(job: Any) -> None:
         Path(job.output.heads),
         kept=Path(params.kept),
         code=params.code,
-        threads=job.threads,
+        threads=job.threads or 1,  # `python -m recaps run` may leave it to PyTorch
     )
 
 
