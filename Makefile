@@ -50,7 +50,10 @@ $(STAMP): envs/requirements.lock pyproject.toml
 		*) size="0.5 GB" ;; \
 	esac; \
 	echo "Installing the pinned packages into .venv; takes some minutes and downloads about $$size"
-	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --requirement envs/requirements.lock
+	@$(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
+		--requirement envs/requirements.lock \
+		| awk '/(Downloading|Using cached) .* MB\)/ || sub(/^Installing collected.*/, "Unpacking all packages") { \
+			sub(/^ */, "  "); print; fflush() }'
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -109,7 +112,7 @@ publish: environment ## Copy finished runs to results/published/SCALE, draw all 
 	@$(BIN)/python -m recaps.report.publish --scale $(SCALE) $(if $(PAPERS),--papers $(PAPERS)) $(if $(WITHOUT),--without $(WITHOUT)) $(if $(DRAW),--draw)
 
 compare: environment ## Compare your own results with the published ones (make compare SCALE=desk)
-	@$(BIN)/python -m recaps.report.compare --scale $(SCALE)
+	@$(BIN)/python -m recaps compare results/$(SCALE) results/published/$(SCALE)
 
 verify: environment ## Compare every result with the checksum in its receipt (make verify SCALE=desk)
 	@$(BIN)/python -m recaps verify --scale $(SCALE)

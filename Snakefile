@@ -3,6 +3,7 @@
 This file loads the configuration and the rules, and defines the targets. `make help` lists them.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ min_version("9.27")
 
 sys.path.append(str(Path(workflow.basedir) / "workflow"))
 import data_version
+import failures
 import times
 import warm
 from slurm_executor import attend
@@ -28,6 +30,8 @@ from slurm_executor import attend
 configfile: "config/config.yaml"
 
 
+# Jobs draw to files. The environment may name a backend that is not installed here, as in a notebook's terminal.
+os.environ["MPLBACKEND"] = "agg"
 attend()
 times.ignore()
 # Snakemake has merged the user's settings, but it knows no sections with a name, so the library merges them again. Only
@@ -199,6 +203,7 @@ onstart:
         # With a limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
         workflow.scheduler.job_rate_limiter = None
         warm.attend()
+    failures.attend()
 
 
 onsuccess:

@@ -21,6 +21,10 @@ rule train_variant:
         # Slurm sends TERM two minutes before the time limit: the training saves its state and exits, and the next
         # attempt continues. Not USR1, which would kill Snakemake. Other clusters ignore this.
         slurm_extra="--signal=TERM@120",
+        # In Slurm, so many trainings share a GPU, in one job with this percentage of the time of its longest training
+        # alone. Eight of `discriminative` side by side took up to 170 on an H200, under MPS.
+        runs_per_gpu=1,
+        shared_time_percent=200,
     params:
         identity=plan.identity("train_variant"),
         settings=plan.training,

@@ -14,9 +14,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import shared_gpu
 import snakemake_executor_plugin_slurm as plugin
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -26,8 +29,9 @@ from recaps import processes
 from recaps.errors import MISTAKE, UserError
 from recaps.io import read_json, write_json
 from recaps.training import lease
-from recaps.workflow.job import failure
+from recaps.workflow.job import failure, title_of
 from recaps.workflow.jobs import held
+from recaps.workflow.receipts import place
 
 #: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
 REQUEUED = ("PREEMPTED", "NODE_FAIL")
@@ -40,6 +44,9 @@ ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEU
 
 #: Seconds for which Slurm counts as available after an answer.
 RECENT = 15
+
+#: Seconds in which trainings gather that may share a GPU: those of a group that failed do not come back at once.
+GATHER = 3
 
 #: The job names that the plugin gives: a prefix that the user may choose, and a UUID for each start of Snakemake.
 NAME = re.compile(r"([\w-]{1,50}_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -58,6 +65,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
     - takes over the trainings of a Snakemake that was killed, and cancels its other jobs;
     - waits while Slurm does not answer, instead of losing jobs or counting them as failed;
+    - submits trainings in groups that share a GPU, if `runs_per_gpu` says so;
     - submits a job again after preemption or the death of its node, if Slurm does not requeue it;
     - does not submit a job again that would fail again;
     - reports each change of a job's state, and why a job failed.
@@ -66,9 +74,12 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def __init__(self, workflow: Any, logger: Any) -> None:
         # Before the base class starts the thread that uses them.
         self._left: dict[str, str] | None = None
-        self._told: dict[str, str] = {}
+        self._told: dict[Any, tuple[str, str]] = {}
         self._strange: Counter[str] = Counter()
-        self._settled: set[str] = set()
+        self._settled: set[Any] = set()
+        self._before: dict[Any, int] = {}
+        self._gathered: list[Any] = []
+        self._gathering = threading.Lock()
         self._silent = False
         self._answered = -math.inf
         self._ending = threading.Event()
@@ -90,7 +101,37 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         if self._left is None:
             write_json(_start_file(self.run_uuid), processes.this())
             self._left = self._take_stock()
-        super().run_jobs(jobs)
+        sharing = [job for job in jobs if shared_gpu.shares(job) and _checkpoints(job) not in self._left]
+        super().run_jobs([job for job in jobs if job not in sharing])
+        if sharing:
+            with self._gathering:
+                self._gathered += sharing
+            self._job_submission_executor.submit(self._run_groups)
+
+    def _run_groups(self) -> None:
+        """Submit the trainings that have gathered."""
+        if self._ending.wait(GATHER):
+            return
+        with self._gathering:
+            jobs, self._gathered = self._gathered, []
+        try:
+            super().run_jobs(list(shared_gpu.grouped(jobs)))
+        except Exception as error:  # it would get lost in the thread that submits
+            for job in jobs:
+                self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
+
+    def format_job_exec(self, job: Any) -> str:
+        command = super().format_job_exec(job)
+        return job.side_by_side(command) if isinstance(job, shared_gpu.Group) else command
+
+    def _report_job_submission_threadsafe(self, job_info: SubmittedJobInfo) -> None:
+        """Like the plugin's; Snakemake knows each training of a group that shares a GPU as a job of its own."""
+        for job in _known(job_info.job):
+            super()._report_job_submission_threadsafe(replace(job_info, job=job))
+
+    def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
+        for job in _known(job_info.job):
+            super()._report_job_error_threadsafe(replace(job_info, job=job), msg)
 
     def run_job(self, job: Any) -> None:
         """Like the plugin's, but an unavailable controller does not count as a failure of the job."""
@@ -104,6 +145,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 return
             for log in _logs(job):  # of an earlier attempt
                 log.unlink(missing_ok=True)
+            self._before |= {member: _made(member) for member in _members(job)}
         except Exception as error:  # it would get lost in the thread that submits
             self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
             return
@@ -122,16 +164,19 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             for number, (state, _, name, folder) in self._await_queue("--me").items()
             if state in ALIVE and NAME.fullmatch(name) and os.path.realpath(folder) == here and self._is_dead(name)
         }
-        kept = {}
+        kept, others = {}, set()
         for job in self.workflow.dag.needrun_jobs() if left and not self.array_jobs else ():
             folder = _checkpoints(job)
             holder = lease.holder(Path(folder)) if folder else {}
             same = folder and holder.get("what") == held("train_variant", job.params.identity)
-            number = str(holder.get("job")) if same else ""
-            if left.get(number) == "RUNNING" and not any(
-                map(self.workflow.dag.needrun, self.workflow.dag.dependencies[job])
-            ):
+            number = str(holder.get("job"))
+            waits = any(map(self.workflow.dag.needrun, self.workflow.dag.dependencies[job]))
+            if same and left.get(number) == "RUNNING" and not waits:
                 kept[folder] = number
+            else:
+                others.add(number)
+        # A group is taken over if all its trainings are still needed.
+        kept = {folder: number for folder, number in kept.items() if number not in others}
         self._cancel(left.keys() - kept.values())
         return kept
 
@@ -202,17 +247,14 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         async for _ in super().check_active_jobs(active_jobs):
             pass  # the reports below record the jobs that have ended
         self.next_seconds_between_status_checks = pause  # the plugin's grows up to three minutes
-        for info in active_jobs:
-            number = str(info.external_jobid)
-            if number in self._settled:
-                continue
-            reason = self._strange_end(number, queue)
-            if reason is None:
-                yield info
-            elif number not in queue and _is_done(info.job):
-                self.report_job_success(info)
-            else:
+        waiting = [info for info in active_jobs if info.job not in self._settled]
+        numbers = {str(info.external_jobid) for info in waiting}
+        reasons = {number: self._strange_end(number, queue) for number in numbers}
+        for info in waiting:
+            if reason := reasons[str(info.external_jobid)]:
                 self.report_job_error(info, msg=reason)
+            else:
+                yield info
 
     def _strange_end(self, number: str, queue: Mapping[str, Entry]) -> str | None:
         """Return why a job that the plugin still waits for has ended; None if it has not."""
@@ -235,40 +277,48 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         """Print one line for each job whose state has changed."""
         for info in active_jobs:
             number = str(info.external_jobid)
-            if number in queue and self._told.get(number) != queue[number][0]:
+            if number in queue and self._told.get(info.job) != (number, queue[number][0]):
                 state, where, *_ = queue[number]
-                self._told[number] = state
+                self._told[info.job] = number, state
                 self.logger.info(f"{title(info.job)}: {state} {where} (Slurm job {number})".replace("  ", " "))
 
     # ---- When jobs end -----------------------------------------------------------------------------------------------
 
     def report_job_success(self, job_info: SubmittedJobInfo) -> None:
-        self._settled.add(str(job_info.external_jobid))
+        self._settled.add(job_info.job)
         super().report_job_success(job_info)
 
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any) -> None:
-        """Like the plugin's, with the cause. A job that failed because of a user's mistake has no further attempts."""
+        """Like the plugin's, with the cause. A job that failed because of a user's mistake has no further attempts.
+
+        One that made its outputs has not failed: Slurm has forgotten it, or its job failed because of another training.
+        """
         if job_info.external_jobid is None:  # it was never submitted
             super().report_job_error(job_info, msg=msg, **more)
             return
+        if self._is_done(job_info.job):
+            self.report_job_success(job_info)
+            return
         number = str(job_info.external_jobid)
-        self._settled.add(number)
-        told = False
-        for job in _members(job_info.job):
-            for log in _logs(job):
-                if ended := failure(log):
-                    told = True
-                    cause, status = ended
-                    again = "" if status != MISTAKE else "; not tried again, as it would fail again"
-                    self.logger.error(f"recaps: {title(job)}: {cause} (log: {log}; Slurm job {number}){again}")
-                    if status == MISTAKE:
-                        job_info.job.attempt = job_info.job.restart_times + 1
-        if not told:
-            logs = ", ".join(map(str, _logs(job_info.job)))
+        self._settled.add(job_info.job)
+        ends = {(job, log): failure(log) for job in _members(job_info.job) for log in _logs(job)}
+        for (job, log), ended in ends.items():
+            if ended:
+                again = "" if ended[1] != MISTAKE else "; not tried again, as it would fail again"
+                self.logger.error(f"recaps: {title(job)}: {ended[0]} (log: {log}; Slurm job {number}){again}")
+                if again:
+                    job_info.job.attempt = job_info.job.restart_times + 1
+        if not any(ends.values()):
+            logs = ", ".join(str(log) for _, log in ends)
             self.logger.error(
                 f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})"
             )
         super().report_job_error(job_info, msg=msg, **more)
+
+    def _is_done(self, job: Any) -> bool:
+        """Return whether a job has made its outputs since it was submitted. Its receipt is written last."""
+        made = all(_made(each) not in (0, self._before.get(each)) for each in _members(job))
+        return made and not any(map(failure, _logs(job)))
 
     # ---- Slurm -------------------------------------------------------------------------------------------------------
 
@@ -295,11 +345,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
 
 
 def title(job: Any) -> str:
-    """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
+    """Return the name of a job for the terminal."""
     if job.is_group():
         return f"{len(job.jobs)} jobs {', '.join(sorted({each.rule.name for each in job.jobs}))}"
-    names = {key: f"seed-{value}" if key == "seed" else value for key, value in job.wildcards_dict.items()}
-    return f"{job.rule.name} {'/'.join(value for key, value in names.items() if key != 'scale')}"
+    return title_of(job.rule.name, job.wildcards_dict)
 
 
 def _members(job: Any) -> Iterator[Any]:
@@ -317,10 +366,16 @@ def _checkpoints(job: Any) -> str:
     return str(job.params.checkpoints) if alone and job.rule.name == "train_variant" else ""
 
 
-def _is_done(job: Any) -> bool:
-    """Return whether a lost job has made its outputs. Earlier outputs are deleted before a job starts."""
-    made = all(Path(str(file)).exists() for member in _members(job) for file in member.output)
-    return made and not any(failure(log) for log in _logs(job))
+def _known(job: Any) -> Iterator[Any]:
+    """Yield the jobs of a submission that Snakemake knows."""
+    yield from job.jobs if isinstance(job, shared_gpu.Group) else [job]
+
+
+def _made(job: Any) -> int:
+    """Return when a job's receipt was written; 0 if there is none."""
+    with suppress(FileNotFoundError):
+        return place(map(Path, job.output)).stat().st_mtime_ns
+    return 0
 
 
 def _start_file(name: str) -> Path:

@@ -104,7 +104,7 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
     # The garbage collector of a job then leaves these objects alone, and their memory stays shared.
     gc.freeze()
     # Ctrl-C reaches the jobs, which answer it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answer = signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The system then removes jobs that have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -114,7 +114,7 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
         with socket.socket(fileno=descriptors[0]) as reply:
             if os.fork() == 0:
                 requests.close()
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGINT, answer)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 reply.send(bytes([_run(script.decode())]))
                 # The usual end of a process frees each object in memory, which takes longer than most jobs.

@@ -1,6 +1,6 @@
 """Measure how fast the models train on this machine: `make bench`, or `python -m recaps.bench --help`.
 
-Each step alternates with the same step in plain PyTorch and float32 (`recaps.plain`). `--save` keeps the times for
+Each step alternates with the same step in plain PyTorch and float32 (`kernels.plain`). `--save` keeps the times for
 `make estimate`.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,13 +31,14 @@ from recaps.datasets.catalogue import defaults, describe
 from recaps.errors import UserError, nearest
 from recaps.io import read_json, write_json
 from recaps.models import build
-from recaps.models.model import Batch, Model
-from recaps.plain import plain
+from recaps.models.model import Model
+from recaps.nn.kernels import plain
 from recaps.step_times import FILE, image_shape, step_name, work_of
 from recaps.training import device as devices
 from recaps.training import machine
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
+from recaps.training.step import take_steps
 from recaps.training.timing import count_operations
 
 GIGA = 1e9
@@ -80,16 +82,21 @@ def time_step(
     arrays = random_split(variant.data.split("/")[0], training.batch_size)
     model = untrained(variant, training, device)
     model.train()
-    size, at = training.batch_size, model.phases()[phase]
-    batch = Batches(images_of(arrays, device), training, 0, device)(0)
-    few = {key: values[:2] for key, values in batch.items()}
-    _stepper(model, few, at, device, precision)()  # compiles the kernels
+    size, at, images = training.batch_size, model.phases()[phase], images_of(arrays, device)
+
+    def stepper(**changes: Any) -> Callable[[], object]:
+        batches = Batches(images, training.model_copy(update=changes), 0, device)
+        steps = take_steps(model, batches, itertools.repeat(at))
+        return lambda: next(steps)
+
+    few = min(2, size)
+    stepper(batch_size=few)()  # compiles the kernels
     base = machine.peak_memory(device)
-    step = _stepper(model, batch, at, device, precision)
+    step = stepper()
     for _ in range(2):
         step()
     memory = machine.peak_memory(device)
-    slow = _stepper(model, batch, at, device, "float32")
+    slow = stepper(precision="float32")
     seconds, slowly = [], []
     for place in range(max(steps, plain_steps)):
         seconds.append(_timed(step, device))
@@ -103,10 +110,10 @@ def time_step(
         spread=(max(seconds) - min(seconds)) / statistics.median(seconds),
         plain=statistics.median(slowly) if slowly else None,
         batch_size=size,
-        flop=count_operations(model, batch, at, device, precision),
+        flop=count_operations(model, Batches(images, training, 0, device), at),
         peaks={"bf16": matmul_peak(torch.bfloat16, device), "float32": matmul_peak(torch.float32, device)},
         peak_memory=memory,
-        memory_per_image=(memory - base) / (size - len(few["labels"])) if size > 2 else 0.0,
+        memory_per_image=(memory - base) / (size - few) if size > few else 0.0,
     )
 
 
@@ -246,14 +253,6 @@ def _save(file: Path, device: str, step: str, row: Row) -> None:
     about = {"model": row.name, "date": provenance.now()[:10], "torch": str(torch.__version__)}
     kept[step] = {"seconds": row.seconds, "peak": peak, **about}
     write_json(file, times)
-
-
-def _stepper(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> Callable[[], object]:
-    def step() -> object:
-        with devices.arithmetic(device, precision):
-            return model.training_step(batch, at)
-
-    return step
 
 
 def _timed(function: Callable[[], object], device: torch.device) -> float:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from recaps import burst
 from recaps.command import at_least_one, command
 from recaps.config.load import Project, load
 from recaps.config.reading import merged, read_yaml
@@ -23,8 +24,10 @@ from recaps.workflow.state import State
 COMMANDS = {
     "list": "list the variants",
     "run": "train and evaluate variants; timings, tables and figures are left to the workflow",
+    "burst": "train on a borrowed machine for some minutes, and bring the records home",
     "why": "say what of a result differs from the plan",
     "accept": "keep results of earlier code, after proving that today's code computes the same bits",
+    "compare": "compare two folders of results, e.g. results/desk results/published/desk",
     "verify": "compare all results with their digests",
     "clean": "remove checkpoints that belong to no run of the plan",
     "new": "write the files of a new paper or routing",
@@ -41,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "new":
         return _print(new.make(options.what, options.name, options.kind))
+    if options.command == "compare":
+        from recaps.report import compare
+
+        return _print(compare.report(*options.folders))
     values: dict[str, Any] = merged(map(read_yaml, [options.config / "config.yaml", *options.configfile]))
     values |= {"scale": options.scale} if options.scale else {}
     values |= {"papers": options.papers} if options.papers else {}
@@ -64,15 +71,18 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "verify":
         *changed, summary = why.verify(plan)
         return _print("\n".join([*changed, summary])) or min(len(changed), 1)
+    if options.command == "burst" and options.make:
+        burst.end_with_parent()
+        return _make(plan, options.make, 1)
     refuse(Receipts(plan.files.folder).check())
-    return _run(plan, options)
+    return burst.main(plan, options, arguments) if options.command == "burst" else _run(plan, options)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for either in (each[name] for name in COMMANDS if name != "new"):
+    for either in (each[name] for name in COMMANDS if name not in ("new", "compare")):
         either.add_argument(
             "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
         )
@@ -85,8 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         either.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
         either.add_argument("--variants", nargs="+", help="only these, as `only` in config.yaml, e.g. sparse/supcaps")
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
+    burst.add_options(each["burst"])
     each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
     each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
+    each["compare"].add_argument("folders", nargs=2, type=Path, metavar="FOLDER")
     each["new"].add_argument("what", choices=new.WHAT)
     each["new"].add_argument("name", help="lower-case letters and digits")
     each["new"].add_argument(
@@ -117,11 +129,16 @@ def _run(plan: Plan, options: argparse.Namespace) -> int:
     for run in plan.runs(plan.project.reported):
         files = [file for each in plan.of_run(*run).values() for file in each]
         try:
-            for job in jobs.needed(plan.jobs, files):
-                _complete(plan, job, options.threads)
+            _make(plan, files, options.threads)
         except TryAgain as error:
             paper, variant, seed = run
             raise TryAgain(f"{paper}/{variant}, seed {seed}: {error}") from error
+    return 0
+
+
+def _make(plan: Plan, files: list[str], threads: int | None) -> int:
+    for job in jobs.needed(plan.jobs, files):
+        _complete(plan, job, threads)
     return 0
 
 

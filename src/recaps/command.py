@@ -20,11 +20,12 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     """Decorate the `main` of a command line: UserError ends in one line on stderr and the exit status of the error.
 
     In a checkout of this project, the command must be that checkout's own. A reader of the output who stops early ends
-    it as shells expect, without a traceback.
+    it as shells expect, without a traceback. Figures are drawn to files, whatever backend the environment names.
     """
 
     @functools.wraps(main)
     def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
+        os.environ["MPLBACKEND"] = "agg"
         try:
             checkout.require_here("python")
             status = main(*arguments, **options)

@@ -33,6 +33,7 @@ from recaps.models import build
 from recaps.models.model import Model
 from recaps.nn import kernels
 from recaps.step_times import Times, hours, work_of
+from recaps.training import device as devices
 from recaps.training.images import images_of
 from recaps.workflow.plan import Plan
 
@@ -169,7 +170,7 @@ def _estimate(options: argparse.Namespace) -> list[str]:
             f"{nearest(options.device, times)}"
         )
     chosen = {options.device: times[options.device]} if options.device else times
-    torch.set_num_threads(1)  # the work is too small for more
+    devices.choose("cpu", threads=1)  # the work is too small for more
     known, runs = _models(project, chosen)
     chosen = {device: steps for device, steps in chosen.items() if runs[device] or options.device}
     columns = {}

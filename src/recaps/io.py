@@ -6,9 +6,10 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import resource
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,32 @@ def atomic(path: Path) -> Iterator[Path]:
 
     Raises:
         TryAgain: the disk is full; no file is left behind.
-        UserError: the folder is not writable.
+        UserError: the folder is not writable, or the file is larger than the system allows.
     """
     path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
+        temporary.touch(exist_ok=False)
     except OSError as error:
         raise explain(error, path) from error
-    temporary = Path(name)
     try:
         yield temporary
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         raise explain(error, path) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder can no longer be written
+            temporary.unlink()
+
+
+def sweep(paths: Iterable[Path]) -> None:
+    """Remove what killed writers of `paths` have left; a name may be `*`. Nobody else may write them meanwhile."""
+    for path in paths:
+        for left in path.parent.glob(f".{path.name}.*.part"):
+            left.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -79,13 +86,21 @@ def short(path: Path) -> Path:
 
 
 def explain(error: OSError, path: Path, partial: str = "no partial file was kept") -> Exception:
-    """Return TryAgain for a full disk, and UserError for a folder that is not writable; else the error itself.
+    """Return TryAgain or UserError for what a user can mend, such as a full disk; else the error itself.
 
     `partial` says what has become of the unfinished file.
     """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    number = error.errno
+    if number is None and "requested and" in str(error):  # NumPy wrote a part only, and does not say why
+        limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
+        number = errno.EFBIG if limited else errno.ENOSPC
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return TryAgain(f"{path}: the disk is full; free some space and run again ({partial})")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number == errno.EFBIG:
+        return UserError(f"{path}: larger than a file may be here (`ulimit -f`); raise the limit and run again")
+    if number == errno.ENOENT and not path.parent.exists():
+        return TryAgain(f"{path}: its folder was removed meanwhile; run again")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(
             f"{path}: cannot write ({error.strerror}); choose a folder that you can write to (`results` and `data` in"
             " config.yaml)"

@@ -10,6 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from recaps import io
+
+#: In a tree without git that `recaps.burst` has sent: what `git` returned there, and a list of finished runs.
+SHIPPED = "shipped.json"
 PACKAGES = ("recaps", "torch", "numpy", "scikit-learn", "pandas", "matplotlib", "snakemake", "pydantic", "safetensors")
 
 
@@ -29,11 +33,12 @@ def git(project: Path | None) -> dict[str, Any]:
     """Return `commit`, and `dirty`: whether code or tracked files differ from it.
 
     Both are None if the folder is not the top of a git checkout: the commit of a repository around it says nothing.
-    Published results do not count, as no run reads them.
+    Published results do not count, as no run reads them. A tree that `recaps.burst` has sent tells these of its origin.
     """
     top = _git(project, "rev-parse", "--show-toplevel") if project else None
     if project is None or top is None or Path(top).resolve() != project.resolve():
-        return {"commit": None, "dirty": None}
+        shipped = project / SHIPPED if project else None
+        return io.read_json(shipped)["git"] if shipped and shipped.is_file() else {"commit": None, "dirty": None}
     commit = _git(project, "rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}

@@ -16,6 +16,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from recaps.config.families import families
+from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.datasets.catalogue import defaults, describe
 from recaps.io import read_json
@@ -107,9 +109,14 @@ def _means(records: Iterable[Mapping[str, Any]]) -> Times:
 
 
 def _variant(record: Mapping[str, Any]) -> Variant | None:
-    """Return the variant of a published run, or None if its settings are no longer valid."""
-    settings = {key: record["config"][key] for key in ("model", "data", "training")}
+    """Return the variant of a published run without the options that no longer exist.
+
+    None if its settings are no longer valid otherwise.
+    """
+    config, family = record["config"], families().get(record["config"]["model"]["family"])
+    known = {"model": family.model_fields if family else {}, "training": Training.model_fields}
+    settings = {part: {key: config[part][key] for key in names if key in config[part]} for part, names in known.items()}
     try:
-        return Variant.model_validate(settings | {"title": record["variant"]})
+        return Variant.model_validate(settings | {"title": record["variant"], "data": config["data"]})
     except ValidationError:
         return None

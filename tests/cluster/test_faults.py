@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,12 @@ def trainings(trained: Trainings) -> Iterator[Trainings]:
     trained.stop()
 
 
-def strike(trainings: Trainings, *struck: tuple[int, Fault]) -> None:
-    """Train the given seeds, inject the fault of each, wait for the end, and compare with undisturbed runs."""
-    seeds = [seed for seed, _ in struck]
+def strike(trainings: Trainings, *struck: tuple[int, Fault], beside: Sequence[int] = ()) -> None:
+    """Train the given seeds, inject the fault of each, wait for the end, and compare with undisturbed runs.
+
+    `beside`: seeds without a fault of their own.
+    """
+    seeds = sorted([*(seed for seed, _ in struck), *beside])
     trainings.start(seeds)
     in_time = trainings.strike({seed: (fault, STRUCK) for seed, fault in struck}, random.Random(0))
     assert all(in_time.values()), trainings.told()
@@ -74,6 +77,43 @@ def test_preempted(trainings: Trainings) -> None:
     assert "is PREEMPTED, and was not put back" in told, "the plugin alone would wait for ever"
 
 
+def test_groups_are_killed(trainings: Trainings) -> None:
+    """Of one, a single training; of the other, all processes."""
+    before = {job["JobId"] for job in trainings.slurm.jobs()}
+    trainings.site(together=2)
+    strike(trainings, (0, faults.kill), (2, faults.kill_step), beside=(1, 3))
+    told = trainings.told()
+    assert [trainings.interruptions(seed) for seed in range(4)] == [1, 0, 1, 1], told
+    starts = [trainings.starts(seed) for seed in range(4)]
+    assert [len(each) for each in starts] == [2, 1, 2, 2], "no finished training was started again"
+    assert starts[0][0]["job"] == starts[1][0]["job"], "they shared a job"
+    assert [each[0]["gpus"] for each in starts] == [0.5] * 4
+    assert [each[1]["gpus"] for each in starts[2:]] == [1, 1], "the second attempt has the memory of both"
+    jobs = [job for job in trainings.slurm.jobs() if job["JobId"] not in before]
+    assert [(job["TresPerJob"], job["NumCPUs"], job["MinMemoryNode"], job["TimeLimit"]) for job in jobs[:2]] == [
+        ("gres:gpu:1", "2", "32000M", "08:00:00")
+    ] * 2
+    assert len(jobs) == 5, "two groups, and the trainings that were killed"
+
+
+def test_groups_are_out_of_time_and_cancelled(trainings: Trainings) -> None:
+    trainings.site(together=2)
+    strike(trainings, (0, faults.shorten), (2, faults.cancel), beside=(1, 3))
+    told = trainings.told()
+    assert [trainings.interruptions(seed) for seed in (0, 2, 3)] == [1, 1, 1], told
+    assert all(f"seed-{seed}: stopped at step" in told for seed in (0, 2, 3)), told
+
+
+def test_groups_are_preempted(trainings: Trainings) -> None:
+    """With time to save the state, and almost without."""
+    trainings.site("['scavenge', 'scavenge', 'harsh', 'harsh'][int(wildcards.seed)]", together=2)
+    strike(trainings, (0, faults.preempt), (2, faults.preempt), beside=(1, 3))
+    told = trainings.told()
+    assert all(trainings.interruptions(seed) >= 1 for seed in range(4)), told
+    assert all(f"seed-{seed}: stopped at step" in told for seed in range(4)), told
+    assert told.count("is PREEMPTED, and was not put back") >= 2, "both trainings of a group are told apart"
+
+
 def test_slurm_is_away(trainings: Trainings) -> None:
     """Its controller restarts, and then all queries of states fail until a minute after the end of the training."""
 
@@ -93,12 +133,16 @@ def test_slurm_is_away(trainings: Trainings) -> None:
     assert trainings.interruptions(0) == 0
 
 
-def test_a_node_dies(trainings: Trainings) -> None:
-    strike(trainings, (0, faults.kill_node))
-    assert trainings.interruptions(0) == 1
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_node_dies(trainings: Trainings, together: int) -> None:
+    trainings.site(together=together)
+    strike(trainings, (0, faults.kill_node), beside=range(1, together))
+    assert all(trainings.interruptions(seed) == 1 for seed in range(together))
 
 
-def test_snakemake_is_killed_and_started_again(trainings: Trainings) -> None:
+@pytest.mark.parametrize("together", [1, 2])
+def test_snakemake_is_killed_and_started_again(trainings: Trainings, together: int) -> None:
+    trainings.site(together=together)
     before = {job["JobId"] for job in trainings.slurm.jobs()}
     trainings.start([0, 1])
     assert trainings.reaches(0, 20)
@@ -119,7 +163,7 @@ def test_snakemake_is_killed_and_started_again(trainings: Trainings) -> None:
         name = f"train_variant probabilistic/vae/seed-{seed}"
         assert f"{name}: already runs as Slurm job {holder['job']} of an earlier start" in told
     jobs = {job["JobId"] for job in trainings.slurm.jobs()} - before
-    assert len(jobs) == 2, "no run had a second job"
+    assert len(jobs) == 2 / together, "no run had a second job"
 
 
 def test_a_full_disk(trainings: Trainings) -> None:

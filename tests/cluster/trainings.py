@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 from clones import Clone, Done, copy
@@ -37,7 +38,7 @@ max-status-checks-per-second: 2
 latency-wait: 10
 default-resources: [slurm_account=tests]
 set-threads: {{train_variant: 1, time_steps: 2}}
-set-resources: {{train_variant: {{gpu: 1, slurm_partition: "{partition}"}}}}
+set-resources: {{train_variant: {{gpu: 1, slurm_partition: "{partition}", runs_per_gpu: {together}}}}}
 """
 
 #: Fails while the file beside it exists.
@@ -99,9 +100,9 @@ class Trainings:
         self.record = {seed: self.digest(seed) for seed in self.seeds}
         self.clear()
 
-    def site(self, partition: str = "main") -> None:
+    def site(self, partition: str = "main", together: int = 1) -> None:
         """Write the site's file. `partition` of trainings is a name or a Python expression of their `wildcards`."""
-        (self.clone.folder / "site.yaml").write_text(SITE.format(partition=partition))
+        (self.clone.folder / "site.yaml").write_text(SITE.format(partition=partition, together=together))
 
     def clear(self) -> None:
         """Delete all runs, and the lock of a killed Snakemake. Keep the data."""
@@ -246,6 +247,10 @@ class Trainings:
         """Return how often the run continued from a checkpoint."""
         return int(json.loads((self.run(seed) / "record.json").read_text())["interruptions"])
 
+    def starts(self, seed: int) -> list[dict[str, Any]]:
+        """Return the starts of a run that reached a checkpoint, each with `job`, `gpus` and `minutes`."""
+        return list(json.loads((self.run(seed) / "record.json").read_text())["starts"])
+
 
 _TIMES = ("seconds", "images_per_second")
 
@@ -261,6 +266,11 @@ def kill(trainings: Trainings, seed: int, chance: random.Random) -> None:
 def cancel(trainings: Trainings, seed: int, chance: random.Random) -> None:
     """Job cancelled"""
     trainings.slurm.cancel(int(trainings.lease(seed)["job"]))
+
+
+def kill_step(trainings: Trainings, seed: int, chance: random.Random) -> None:
+    """SIGKILL of all processes of the job"""
+    trainings.slurm.run("scancel", "--signal=KILL", f"{trainings.lease(seed)['job']}.0")
 
 
 def cut_checkpoint(trainings: Trainings, seed: int, chance: random.Random) -> None:

@@ -68,7 +68,7 @@ def test_data_that_the_workflow_has_fetched_are_the_version_that_data_dvc_names(
     [
         # A figure, a routing, a model, the preparation of the data, and the report.
         ("src/recaps/papers/sparse/figures.py", "def figure_1", set(TARGETS), {"papers", "report"}),
-        ("src/recaps/nn/routing/products.py", "def ", {"papers"}, {"papers", "report"}),
+        ("src/recaps/nn/kernels/products.py", "def ", {"papers"}, {"papers", "report"}),
         ("src/recaps/models/convnet.py", "class ", {"papers"}, {"papers", "report"}),
         ("src/recaps/datasets/formats/idx.py", "def ", set(TARGETS), set(TARGETS)),
         ("src/recaps/report/charts.py", "def ", {"papers", "report"}, {"report"}),

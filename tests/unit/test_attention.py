@@ -28,7 +28,7 @@ def seeded(kind: Any, *arguments: float) -> Any:
     return block
 
 
-def mab_by_loops(block: MAB, queries: Tensor, members: Tensor) -> Tensor:
+def mab_by_loops(block: MAB, queries: Tensor, members: Tensor, bias: Tensor | None = None) -> Tensor:
     """One query and one head after the other, as the authors' code says it in matrices."""
     found = []
     for image in range(len(queries)):
@@ -37,6 +37,8 @@ def mab_by_loops(block: MAB, queries: Tensor, members: Tensor) -> Tensor:
             heads = []
             for part in torch.arange(WIDTH).split(WIDTH // HEADS):
                 scores = [block.key(each)[part] @ query[part] / math.sqrt(WIDTH) for each in members[image]]
+                if bias is not None:
+                    scores = [score + more for score, more in zip(scores, bias[image], strict=True)]
                 total = torch.stack([score.exp() for score in scores]).sum()
                 answers = [
                     score.exp() / total * block.value(each)[part]
@@ -50,11 +52,13 @@ def mab_by_loops(block: MAB, queries: Tensor, members: Tensor) -> Tensor:
     return torch.stack(found).unflatten(0, queries.shape[:2])
 
 
-def test_mab_matches_the_loops_in_value_and_gradient() -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_mab_matches_the_loops_in_value_and_gradient(biased: bool) -> None:
+    bias = random(2, 5, seed=3) if biased else None
     block, queries, members, direction = seeded(MAB, 3, 4, WIDTH, HEADS), random(2, 3, 3), random(2, 5, 4), random(6)
-    fast, slow = block(queries, members), mab_by_loops(block, queries, members)
+    fast, slow = block(queries, members, bias), mab_by_loops(block, queries, members, bias)
     torch.testing.assert_close(fast, slow)
-    inputs = [queries, members, *block.parameters()]
+    inputs = [queries, members, *([] if bias is None else [bias]), *block.parameters()]
     ours, theirs = (torch.autograd.grad((each * direction).sum(), inputs) for each in (fast, slow))
     torch.testing.assert_close(ours, theirs)
 

@@ -7,6 +7,7 @@ import reference
 import torch
 
 from recaps.nn.routing.attention import AttentionRouting, attention_routing
+from recaps.nn.routing.options import AttentionOptions
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +32,7 @@ def test_routing_matches_the_loops_in_value_and_gradient(inputs: int, outputs: i
 
 def test_votes_of_zero_have_a_uniform_coupling_and_a_finite_gradient() -> None:
     votes = torch.zeros(2, 5, 4, 3, requires_grad=True)
-    routed = AttentionRouting(5, 4, 3)(votes, torch.zeros(4, 3))
+    routed = AttentionRouting(5, 4, 3, AttentionOptions())(votes, torch.zeros(4, 3))
     torch.testing.assert_close(routed.coupling, torch.full((2, 5, 4), 0.25))
     assert not routed.coupling.requires_grad
     assert (routed.capsules == 0).all()
@@ -43,7 +44,7 @@ def test_votes_of_zero_have_a_uniform_coupling_and_a_finite_gradient() -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_routing_is_computed_in_single_precision(kind: torch.dtype) -> None:
     votes = torch.randn(2, 30, 4, 3, generator=torch.Generator().manual_seed(0)).to(kind)
-    route = AttentionRouting(30, 4, 3)
+    route = AttentionRouting(30, 4, 3, AttentionOptions())
     with torch.autocast("cpu", torch.bfloat16):
         found = route(votes, torch.zeros(4, 3))
     exact = attention_routing(votes.double(), route.prior.double())

@@ -18,8 +18,8 @@ from recaps.config.training import Training
 from recaps.config.variant import Variant
 from recaps.models import build
 from recaps.nn import kernels
+from recaps.nn.kernels import plain
 from recaps.papers.sparse.options import SparseCapsOptions
-from recaps.plain import plain
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
 from recaps.training.timing import count_operations
@@ -53,16 +53,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_operations_are_those_of_the_equations() -> None:
     options = SparseCapsOptions(learning="dense", capsules=4, conv_channels=8, primary_types=2, decoder=(16,))
     model = build(options, (1, 28, 28), 10)
-    model.configure(Training())
-    images = 3
-    batch = {"images": torch.rand(images, 1, 28, 28), "labels": torch.zeros(images, dtype=torch.int64)}
+    images, device = 3, torch.device("cpu")
+    training = Training(batch_size=images, precision="float32")
+    model.configure(training)
+    batches = Batches(images_of(bench.random_split("mnist", images), device), training, 0, device)
     first = 2 * 20 * 20 * 81 * 8  # its input needs no gradient
     second = 2 * 6 * 6 * 81 * 8 * 16
     votes = 2 * 72 * 8 * 4 * 16
     routing = (3 + 2) * 2 * 72 * 4 * 16
     decoder = 2 * (64 * 16 + 16 * 784)
     expected = images * (2 * first + 3 * (second + votes + routing + decoder))
-    assert count_operations(model, batch, 0, torch.device("cpu"), "float32") == expected
+    assert count_operations(model, batches, 0) == expected
 
 
 def test_it_times_a_model(capsys: pytest.CaptureFixture[str]) -> None:

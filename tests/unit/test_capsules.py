@@ -140,7 +140,7 @@ def test_only_unmasked_capsules_reach_the_decoder() -> None:
 
 def test_loss_readings_differ_by_the_stated_factor() -> None:
     batch = {"images": torch.rand(4, 1, 20, 20), "labels": torch.tensor([1, 2, 3, 4])}
-    released, paper = (supervised(loss_scale=scale).losses(batch, 0)["margin"] for scale in ("released", "paper"))
+    released, paper = (supervised(loss_scale=scale).losses(batch)["margin"] for scale in ("released", "paper"))
     torch.testing.assert_close(released * 20, paper)
 
 

@@ -224,7 +224,7 @@ def test_clean_removes_no_checkpoints_of_runs_that_are_left_aside(
     [
         (
             ["--papers", "sparse", "list"],
-            "there is no command '--papers' (valid: accept, clean, list, new, run, verify, why)",
+            "there is no command '--papers' (valid: accept, burst, clean, compare, list, new, run, verify, why)",
         ),
         (["lst"], "there is no command 'lst' (did you mean 'list'?)"),
     ],

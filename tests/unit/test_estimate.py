@@ -20,6 +20,7 @@ from recaps.nn import kernels
 from recaps.step_times import hours, step_name, work_of
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
+from recaps.training.step import take_steps
 
 pytestmark = pytest.mark.unit
 
@@ -61,8 +62,8 @@ def test_sizes_are_those_of_trained_models() -> None:
         images = images_of(bench.random_split(variant.data.split("/")[0], training.batch_size), estimate.CPU)
         model = bench.untrained(variant, training, estimate.CPU)
         with kernels.off():
-            for step in model.phases().values():
-                model.training_step(Batches(images, training, 0, estimate.CPU)(0), step)
+            for _ in take_steps(model, Batches(images, training, 0, estimate.CPU), model.phases().values()):
+                pass
             latents = latents_of(model.eval(), images, range(2), training, estimate.CPU)
         weights = sum(each.nbytes for each in model.state_dict().values())
         found = estimate.sizes(variant, estimate.untrained(variant))

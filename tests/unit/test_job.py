@@ -17,9 +17,12 @@ from recaps.io import read_json
 from recaps.training.lease import Lease, holder
 from recaps.workflow import stages
 from recaps.workflow.fingerprint import modules
-from recaps.workflow.job import device, failure, job, project_root
+from recaps.workflow.job import device, failure, given, job, project_root
 from recaps.workflow.jobs import Names
 from recaps.workflow.receipts import place, receipt
+
+#: The start of the line of the job below.
+JOB = "recaps: train_variant sparse/dense/seed-0"
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def snakemake(tmp_path: Path) -> SimpleNamespace:
     log = tmp_path / "logs" / "rule.log"
     return SimpleNamespace(
         rule="train_variant",
+        wildcards={"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": "0"},
         log=[str(log)],
         output=[str(tmp_path / "made" / "model.safetensors")],
         threads=2,
@@ -55,9 +59,9 @@ def run(snakemake: SimpleNamespace, error: BaseException | None, show: bool = Fa
     ("error", "status", "line"),
     [
         (None, 0, ""),
-        (UserError("x.yaml: no\n such key"), 1, "recaps: train_variant: x.yaml: no such key\n"),
-        (TryAgain("stopped at step 3"), 75, "recaps: train_variant: stopped at step 3\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (UserError("x.yaml: no\n such key"), 1, f"{JOB}: x.yaml: no such key\n"),
+        (TryAgain("stopped at step 3"), 75, f"{JOB}: stopped at step 3\n"),
+        (KeyboardInterrupt(), 130, f"{JOB}: stopped; run again to continue\n"),
     ],
 )
 def test_end(
@@ -71,7 +75,7 @@ def test_end(
     assert capsys.readouterr().err == line
     log = Path(snakemake.log[0]).read_text()
     assert log.startswith(f"progress\nWARNING recaps: careful\n{line}")
-    cause = line.removeprefix("recaps: train_variant: ").strip()
+    cause = line.removeprefix(f"{JOB}: ").strip()
     assert failure(Path(snakemake.log[0])) == ((cause, status) if cause else None)
 
 
@@ -80,7 +84,7 @@ def test_unexpected_error_keeps_its_traceback_for_the_log(
 ) -> None:
     assert run(snakemake, ZeroDivisionError("division")) == 70
     shown = capsys.readouterr().err
-    assert shown == f"recaps: train_variant: ZeroDivisionError: division (traceback in {snakemake.log[0]})\n"
+    assert shown == f"{JOB}: ZeroDivisionError: division (traceback in {snakemake.log[0]})\n"
     assert "Traceback (most recent call last)" in Path(snakemake.log[0]).read_text()
 
 
@@ -106,6 +110,17 @@ def test_device(
     assert device(snakemake) == "cuda", "a job that was given a GPU must not fall back to the CPU in silence"
 
 
+def test_what_a_cluster_gave(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    snakemake.resources = {"gpu": 1, "runtime": 240}
+    assert given(snakemake) == {}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert given(snakemake) == {"job": "7", "gpus": 1, "minutes": 240}
+    monkeypatch.setenv("RECAPS_RUNS", "4")
+    monkeypatch.setenv("RECAPS_MINUTES", "480")
+    assert given(snakemake) == {"job": "7", "gpus": 0.25, "minutes": 480}
+
+
 def test_a_log_without_an_ending_tells_no_failure(tmp_path: Path) -> None:
     for text in ("", "step 3\n", "recaps: rule: cause\nexit status\n"):
         (tmp_path / "log").write_text(text)
@@ -120,7 +135,7 @@ def test_a_full_disk_stops_no_job(snakemake: SimpleNamespace, capsys: pytest.Cap
     log.symlink_to("/dev/full")
     assert run(snakemake, None) == 0
     assert run(snakemake, TryAgain("full")) == 75
-    assert capsys.readouterr().err == "recaps: train_variant: full\n"
+    assert capsys.readouterr().err == f"{JOB}: full\n"
 
 
 def test_project_root(snakemake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,6 +177,16 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
         stages.make("record_run", stage_job(tmp_path))
     assert len(made) == 1
     assert read_json(place([tmp_path / "smoke/runs/numbers.csv"])) == written
+
+
+def test_a_job_sweeps_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_latents(tmp_path)
+    left = [tmp_path / "smoke/runs/.numbers.csv.1.part", tmp_path / "smoke/runs/.made/.numbers.csv.json.1.part"]
+    for file in left:
+        file.touch()
+    monkeypatch.setattr(stages, "record_run", lambda job: None)
+    stages.make("record_run", stage_job(tmp_path))
+    assert not [file for file in left if file.exists()]
 
 
 def made_latents(folder: Path, content: str = "latents") -> Path:

@@ -25,6 +25,7 @@ from recaps.nn.kernels.connectionist import fused_lstm_routing
 from recaps.nn.routing.connectionist import ConnectionistRouting, lstm_routing
 from recaps.nn.routing.em import EMRouting, softmax_over_parents, temperature_schedule
 from recaps.nn.routing.interface import matrix_votes
+from recaps.nn.routing.options import ConnectionistOptions, EMOptions, SimilarityOptions
 from recaps.nn.routing.similarity import SimilarityRouting, compatibilities, similarity_routing
 
 pytestmark = pytest.mark.unit
@@ -49,11 +50,11 @@ def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:
     """Return a small routing with different values in all parameters."""
     torch.manual_seed(0)
     if name == "em":
-        made: nn.Module = EMRouting(outputs, 0, logits, cost_inputs=None)
+        made: nn.Module = EMRouting(outputs, 0, logits, EMOptions(cost_inputs=None))
         made.temperatures = (0.1, 0.2, 0.3)
     elif name == "similarity":
-        options = {"kernel_width": 1.5, "lambda_init": (1.0, 0.5), "class_scale": 1.0}
-        made = SimilarityRouting(outputs, 2, logits, kernels=(4, 4, 4), **options)
+        options = {"kernel_width": 1.5, "lambda_init": (1.0, 0.5), "class_scale": 1.0, "kernels": (4, 4, 4)}
+        made = SimilarityRouting(outputs, 2, logits, SimilarityOptions(**options))
     else:
         made = small_connectionist(outputs, logits)
     with torch.no_grad():
@@ -64,7 +65,7 @@ def routing(name: str, outputs: int, logits: bool = False) -> nn.Module:
 
 def small_connectionist(outputs: int, logits: bool = False) -> ConnectionistRouting:
     layers = {"compatibility_layers": ((8,), (), ()), "activation_layers": ((6,), (), ())}
-    return ConnectionistRouting(outputs, 0, logits, lstm_units=5, **layers)
+    return ConnectionistRouting(outputs, 0, logits, ConnectionistOptions(lstm_units=5, **layers))
 
 
 def inputs(fields: Fields, outputs: int, batch: int = 2) -> list[Tensor]:
@@ -112,8 +113,8 @@ def test_fields_are_windows_in_the_order_row_column_type() -> None:
     assert (fields.height, fields.width, fields.inputs) == (2, 2, 60)
     window = [(row * 6 + column) * 2 + kind for row in (2, 3, 4) for column in (0, 1, 2) for kind in (0, 1)]
     assert fields.children[2].tolist() == window
-    assert fields.parents().sum() == 4 * 18
-    assert fields.parents().view(5, 6, 2)[2, 2].tolist() == [4, 4]
+    assert fields.parents.sum() == 4 * 18
+    assert fields.parents.view(5, 6, 2)[2, 2].tolist() == [4, 4]
 
 
 @pytest.mark.parametrize("fields", FIELDS)
@@ -160,7 +161,7 @@ def test_every_input_capsule_spreads_one_unit_over_all_its_parents(fields: Field
     shares = softmax_over_parents(logits, fields)
     sums = torch.zeros(2, fields.inputs, dtype=torch.float64)
     sums.index_add_(1, fields.children.flatten(), shares.sum(3).flatten(1))
-    torch.testing.assert_close(sums, (fields.parents() > 0).to(sums.dtype).expand_as(sums))
+    torch.testing.assert_close(sums, (fields.parents > 0).to(sums.dtype).expand_as(sums))
 
 
 @pytest.mark.parametrize("fields", FIELDS)
@@ -489,7 +490,8 @@ def test_the_number_of_threads_changes_gradients_by_rounding_and_poses_not_at_al
 def test_the_inverse_temperature_rises_to_its_final_value() -> None:
     """lambda_t = final (1 - 0.95^(t + 1)), from t = 0."""
     assert temperature_schedule(3, 0.02) == pytest.approx([0.001, 0.00195, 0.0028525])
-    assert EMRouting(2, 0, False, iterations=2, final_temperature=0.02).temperatures == pytest.approx((0.001, 0.00195))
+    options = EMOptions(iterations=2, final_temperature=0.02)
+    assert EMRouting(2, 0, False, options).temperatures == pytest.approx((0.001, 0.00195))
 
 
 def test_logits_of_saturated_activations_are_finite_and_have_a_gradient() -> None:
@@ -497,7 +499,7 @@ def test_logits_of_saturated_activations_are_finite_and_have_a_gradient() -> Non
     fields = everything(4)
     poses, activations, weight = inputs(fields, 2)
     for cost, expected in ((-1e6, math.log(1e-6 / (1 - 1e-6))), (1e6, math.log((1 - 1e-6) / 1e-6))):
-        route = EMRouting(2, 2, True, cost_inputs=None).double()
+        route = EMRouting(2, 2, True, EMOptions(cost_inputs=None)).double()
         with torch.no_grad():
             route.beta_a.fill_(cost)
         logits = route(poses, activations, weight, fields).activations
@@ -519,13 +521,14 @@ def test_penalties_of_similarity_routing_count_by_their_size_and_the_scale_in_th
     means = []
     for layer in range(3):
         torch.manual_seed(0)
-        means.append(float(SimilarityRouting(2000, layer, False, class_scale=30.0).theta1.detach().mean()))
+        made = SimilarityRouting(2000, layer, False, SimilarityOptions(class_scale=30.0))
+        means.append(float(made.theta1.detach().mean()))
     assert means == pytest.approx([0, 0, 30], abs=0.01)
 
 
 @pytest.mark.parametrize("units", [3, 8])
 def test_the_cell_starts_in_glorots_range_of_one_matrix(units: int) -> None:
-    route = ConnectionistRouting(2, 0, False, lstm_units=units)
+    route = ConnectionistRouting(2, 0, False, ConnectionistOptions(lstm_units=units))
     bound = math.sqrt(6 / (2 * 16 + 2 + units + 4 * units))
     for name, parameter in route.named_parameters():
         if name.startswith("from_") and parameter.ndim == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import reference
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from recaps.errors import UserError
 from recaps.nn import convolution, kernels, layers, precision, winograd
+from recaps.nn.kernels.dynamic import by_products, compiled
 from recaps.nn.layers import Votes
 from recaps.nn.losses.classes import correct
 from recaps.nn.losses.margin import margin_loss
 from recaps.nn.routing import dynamic
-from recaps.nn.routing.dynamic import compiled_dynamic_routing, dynamic_routing
+from recaps.nn.routing.dynamic import dynamic_routing
 from recaps.nn.routing.interface import Routed
+from recaps.nn.routing.options import DynamicOptions
 from recaps.nn.squash import squash
 from recaps.training import device as devices
 
@@ -27,9 +30,10 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("leaky", [False, True])
 @pytest.mark.parametrize("gradient", ["all", "last"])
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
-def test_dynamic_routing_matches_the_loops(iterations: int, gradient: str, leaky: bool) -> None:
+@pytest.mark.parametrize("route", [dynamic_routing, by_products])
+def test_dynamic_routing_matches_the_loops(route: Any, iterations: int, gradient: str, leaky: bool) -> None:
     votes, bias, direction = random(2, 5, 3, 4), random(3, 4, seed=1), random(2, 3, 4, seed=2)
-    fast, coupling = dynamic_routing(votes, bias, iterations, gradient, leaky)  # type: ignore[arg-type]
+    fast, coupling = route(votes, bias, iterations, gradient, leaky)
     slow, expected = reference.dynamic_routing(votes, bias, iterations, gradient, leaky)
     torch.testing.assert_close(fast, slow)
     torch.testing.assert_close(coupling, expected.detach())
@@ -58,7 +62,7 @@ def test_compiled_dynamic_routing_matches_the_loops(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        fast, coupling = compiled_dynamic_routing(*given, iterations, gradient, leaky)  # type: ignore[arg-type]
+        fast, coupling = compiled(*given, iterations, gradient, leaky)
         made = torch.autograd.grad(fast, given, direction.float())
     finally:
         torch.set_num_threads(before)
@@ -72,9 +76,9 @@ def test_compiled_dynamic_routing_matches_the_loops(
 @pytest.mark.parametrize("leaky", [False, True])
 def test_a_network_uses_compiled_routing_where_it_fits(leaky: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[int] = []
-    fused = dynamic.compiled_dynamic_routing
-    monkeypatch.setattr(dynamic, "compiled_dynamic_routing", lambda *given: called.append(1) or fused(*given))
-    routing = dynamic.DynamicRouting(5, 3, 4, leaky=leaky)
+    fused = dynamic.compiled
+    monkeypatch.setattr(dynamic, "compiled", lambda *given: called.append(1) or fused(*given))
+    routing = dynamic.DynamicRouting(5, 3, 4, DynamicOptions(leaky=leaky))
     capsules, weight, bias = (random(*shape).detach().float() for shape in ((2, 5, 8), (5, 8, 3, 4), (3, 4)))
     made = routing.route(capsules, weight, bias)
     assert called == [1]
@@ -86,15 +90,15 @@ def test_a_network_uses_compiled_routing_where_it_fits(leaky: bool, monkeypatch:
 
 def test_compiled_routing_stays_in_float32_under_autocast() -> None:
     capsules, weight, bias = (random(*shape).detach().float() for shape in ((2, 5, 8), (5, 8, 3, 4), (3, 4)))
-    exact = compiled_dynamic_routing(capsules, weight, bias)
+    exact, _ = compiled(capsules, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(compiled_dynamic_routing(capsules, weight, bias).capsules, exact.capsules)
+        assert torch.equal(compiled(capsules, weight, bias)[0], exact)
 
 
 def test_compiled_routing_keeps_nan() -> None:
     capsules, weight, bias = (random(*shape).detach().float() for shape in ((2, 5, 8), (5, 8, 3, 4), (3, 4)))
     capsules[0, 0, 0] = torch.nan
-    made = compiled_dynamic_routing(capsules, weight, bias).capsules
+    made, _ = compiled(capsules, weight, bias)
     assert made[0].isnan().all()
     assert made[1].isfinite().all()
 
@@ -102,8 +106,8 @@ def test_compiled_routing_keeps_nan() -> None:
 def test_compiled_routing_survives_large_votes() -> None:
     """Logits of several hundred, of either sign."""
     capsules, weight, bias = random(2, 5, 8), 100 * random(5, 8, 3, 4, seed=1).detach(), random(3, 4, seed=2)
-    slow = dynamic_routing(layers.votes(capsules, weight), bias).capsules
-    fast = compiled_dynamic_routing(capsules.float(), weight.float(), bias.float()).capsules
+    slow, _ = dynamic_routing(layers.votes(capsules, weight), bias)
+    fast, _ = compiled(capsules.float(), weight.float(), bias.float())
     torch.testing.assert_close(fast, slow.float(), rtol=1e-4, atol=1e-4)
 
 
@@ -127,7 +131,7 @@ def test_a_routing_that_returns_another_shape_is_refused(name: str, wrong: tuple
             return made._replace(**{name: getattr(made, name).transpose(1, 2)})
 
     given = random(2, 5, 8), random(5, 8, 3, 4), random(3, 4)
-    routing = Transposed(5, 3, 4)
+    routing = Transposed(5, 3, 4, DynamicOptions())
     assert routing.route(*given)
     with pytest.raises(
         UserError, match=rf"Transposed returns {name} of shape {re.escape(str(list(wrong)))} instead of"
@@ -137,8 +141,8 @@ def test_a_routing_that_returns_another_shape_is_refused(name: str, wrong: tuple
 
 def test_the_two_readings_of_the_routing_gradient_differ() -> None:
     votes, bias = random(2, 5, 3, 4), random(3, 4, seed=1)
-    through_all, _ = dynamic_routing(votes, bias, 3, "all")
-    last, _ = dynamic_routing(votes, bias, 3, "last")
+    through_all, _ = by_products(votes, bias, 3, "all")
+    last, _ = by_products(votes, bias, 3, "last")
     torch.testing.assert_close(through_all, last)
     one, other = (torch.autograd.grad(v.square().sum(), votes)[0] for v in (through_all, last))
     assert (one - other).abs().max() > 1e-3
@@ -147,8 +151,8 @@ def test_the_two_readings_of_the_routing_gradient_differ() -> None:
 def test_bfloat16_routing_is_close_to_float32() -> None:
     votes = random(4, 60, 10, 16).detach().float() * 0.1
     bias = torch.full((10, 16), 0.1)
-    exact, _ = dynamic_routing(votes, bias, 3)
-    rounded, coupling = dynamic_routing(votes.bfloat16(), bias, 3)
+    exact, _ = by_products(votes, bias, 3)
+    rounded, coupling = by_products(votes.bfloat16(), bias, 3)
     assert rounded.dtype == coupling.dtype == torch.float32
     assert (rounded - exact).norm() / exact.norm() < 0.02
 
@@ -160,7 +164,7 @@ def test_gradients_of_bfloat16_routing_are_close_to_float32(gradient: str, leaky
     found = []
     for each in (votes, votes.bfloat16()):
         leaves = (each.requires_grad_(), bias.clone().requires_grad_())
-        capsules, _ = dynamic_routing(*leaves, 3, gradient, leaky)  # type: ignore[arg-type]
+        capsules, _ = by_products(*leaves, 3, gradient, leaky)
         found.append(torch.autograd.grad(capsules.square().sum(), leaves))
     for exact, rounded in zip(*found, strict=True):
         assert (rounded.float() - exact).norm() / exact.norm() < 0.03

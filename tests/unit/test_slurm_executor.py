@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import shared_gpu
 import slurm_executor
 import snakemake_executor_plugin_slurm as plugin
 from slurm_executor import LOOKS, Executor, attend, title
@@ -22,9 +23,16 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from recaps.workflow.jobs import held
+from recaps.workflow.receipts import place
 
 IDENTITY: dict[str, Any] = {"settings": {"steps": 1}, "modules": {}}
 OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
+
+
+class Resources(dict[str, Any]):
+    """Resources by name, also as attributes."""
+
+    __getattr__ = dict.__getitem__
 
 
 class Job:
@@ -36,6 +44,7 @@ class Job:
         self.params = SimpleNamespace(checkpoints=checkpoints, identity=IDENTITY)
         self.log, self.output = [log], [log.with_suffix(".json")]
         self.attempt, self.restart_times = 1, 3
+        self.resources = Resources(runs_per_gpu=1, shared_time_percent=200, runtime=240)
 
     def is_group(self) -> bool:
         return False
@@ -125,6 +134,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Played) ->
         dag=SimpleNamespace(needrun_jobs=lambda: [], needrun=lambda job: False, dependencies=defaultdict(dict)),
     )
     executor._ending = Ending()
+    executor._job_submission_executor = SimpleNamespace(submit=lambda function: function())
     executor.array_jobs = set()
     monkeypatch.chdir(tmp_path)
     executor.adopted = []
@@ -146,6 +156,14 @@ def start_file(name: str, **values: Any) -> None:
     file = Path(".snakemake") / "slurm-starts" / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": 1.0} | values))
+
+
+def receipt(job: Job, time: int = 1) -> None:
+    """What a job writes last."""
+    file = place(job.output)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    os.utime(file, (time, time))
 
 
 def entry(number: str, state: str, name: str = NEW, folder: Path | str = "/") -> tuple[str, str, str, str, str]:
@@ -220,7 +238,7 @@ def test_a_forgotten_job_that_made_its_outputs_went_well(
     job = Job(tmp_path / "job.log")
     (tmp_path / "job.log").write_text(ending)
     if made:
-        (tmp_path / "job.json").write_text("{}")
+        receipt(job)
     info = SubmittedJobInfo(job, external_jobid="1")
     while look(executor, info):
         pass
@@ -295,6 +313,84 @@ def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None
     assert not (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
 
 
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> list[Job]:
+    """Two trainings that share a GPU; a job of Slurm holds the leases on both."""
+
+    class Group:
+        def __init__(self, jobs: list[Job]) -> None:
+            self.jobs = jobs
+
+        def is_group(self) -> bool:
+            return True
+
+    monkeypatch.setattr(shared_gpu, "Group", Group)
+    jobs = []
+    for seed in "01":
+        folder = tmp_path / seed
+        folder.mkdir()
+        (folder / "lease.json").write_text(json.dumps({"job": job, "what": held("train_variant", IDENTITY)}))
+        jobs.append(Job(folder / "log", folder, seed))
+        jobs[-1].resources |= {"runs_per_gpu": 2, "gpu": 1}
+    return jobs
+
+
+def test_trainings_share_a_gpu(executor: Any, played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come one after the other, too. Snakemake gets to know of each by itself."""
+    one, two = sharing(tmp_path, monkeypatch)
+    gathered: list[Any] = []
+    executor._job_submission_executor.submit = gathered.append
+    head = Job(tmp_path / "log")
+    executor.run_jobs([one, head])
+    executor.run_jobs([two])
+    for each in gathered:
+        each()
+    alone, group = executor.submitted
+    assert alone is head
+    assert group.jobs == [one, two]
+    infos: list[SubmittedJobInfo] = []
+    monkeypatch.setattr(
+        plugin.Executor, "_report_job_submission_threadsafe", lambda self, info: infos.append(info), raising=False
+    )
+    Executor._report_job_submission_threadsafe(executor, SubmittedJobInfo(group, external_jobid="1"))
+    assert [(info.job, info.external_jobid) for info in infos] == [(one, "1"), (two, "1")]
+    monkeypatch.setattr(
+        plugin.Executor, "_report_job_error_threadsafe", lambda self, info, msg: infos.append(info), raising=False
+    )
+    Executor._report_job_error_threadsafe(executor, SubmittedJobInfo(group), "sbatch failed")
+    assert [info.job for info in infos[2:]] == [one, two]
+
+
+def test_a_finished_training_does_not_fail_with_its_group(
+    executor: Any, played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receipt of an earlier result does not count, nor does a group count as lost too early."""
+    jobs = sharing(tmp_path, monkeypatch)
+    for job in jobs:
+        receipt(job)
+    executor.run_jobs(jobs)
+    receipt(jobs[0], time=2)
+    infos = [SubmittedJobInfo(job, external_jobid="1") for job in jobs]
+    assert all(look(executor, *infos) == ["1", "1"] for _ in range(LOOKS - 1))
+    assert look(executor, *infos) == []
+    assert [info.job for info, _ in executor.failed] == [jobs[1]]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_group_is_taken_over_as_a_whole(
+    executor: Any, played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    jobs = sharing(tmp_path, monkeypatch)
+    if changed:
+        jobs[1].params = SimpleNamespace(checkpoints=tmp_path / "1", identity=IDENTITY | {"settings": {"steps": 2}})
+    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
+    start_file(OLD)
+    executor.workflow.dag.needrun_jobs = lambda: jobs
+    executor.run_jobs(jobs)
+    assert (("scancel", "7") in played.commands) == changed
+    assert [info.job for info in executor.adopted] == ([] if changed else jobs)
+    assert [group.jobs for group in executor.submitted] == ([jobs] if changed else [])
+
+
 def test_a_training_whose_data_change_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
@@ -356,6 +452,18 @@ def test_what_goes_wrong_before_a_submission_is_reported(executor: Any, tmp_path
     ((failed, message),) = reported
     assert failed is job
     assert message.startswith("Job submission failed: ")
+
+
+def test_what_goes_wrong_in_grouping_is_reported(
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = sharing(tmp_path, monkeypatch)
+    jobs[0].resources["runtime"] = "a while"
+    reported = []
+    executor._report_job_error_threadsafe = lambda info, msg: reported.append((info.job, msg))
+    executor.run_jobs(jobs)
+    assert [job for job, _ in reported] == jobs
+    assert all(message.startswith("Job submission failed: ") for _, message in reported)
 
 
 def test_a_machine_without_slurm_is_told() -> None:

@@ -53,12 +53,16 @@ def test_a_published_time_is_the_mean_over_runs_of_the_same_work_on_a_device(tmp
 
 
 def test_runs_with_settings_that_are_no_longer_valid_do_not_count(tmp_path: Path) -> None:
-    publish(tmp_path, "mnist-vae", variant("mnist-vae"), "A", 1.0)
+    vae = variant("mnist-vae")
+    publish(tmp_path, "mnist-vae", vae, "A", 1.0)
     (file,) = tmp_path.rglob("record.json")
     record = json.loads(file.read_text())
-    record["config"]["model"]["gone"] = 1
+    record["config"]["model"]["gone"] = record["config"]["training"]["gone"] = 1
     file.write_text(json.dumps(record))
-    assert published(tmp_path) == {}
+    assert published(tmp_path) == {"A": {named(vae): 1.0}}, "options that are gone do not count"
+    for model in ({"family": "gone"}, record["config"]["model"] | {"hidden": "wide"}):
+        file.write_text(json.dumps(record | {"config": record["config"] | {"model": model}}))
+        assert published(tmp_path) == {}
 
 
 def test_own_times_come_before_others(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,18 +306,20 @@ def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A model with two phases, of 600 and 400 steps; a step takes 1/8 and 1/4 of a second."""
     clock = [0.0]
 
-    def take_step(model: Any, batches: Any, step: int) -> None:
-        clock[0] += 0.125 if step < 600 else 0.25
+    def take_steps(model: Any, batches: Any, numbers: range) -> Iterator[None]:
+        for step in numbers:
+            clock[0] += 0.125 if step < 600 else 0.25
+            yield
 
     monkeypatch.setattr(run.time, "process_time", lambda: clock[0])
-    monkeypatch.setattr(run, "take_step", take_step)
+    monkeypatch.setattr(run, "take_steps", take_steps)
     training = Training(steps=1000, lr_decay_steps=100, snapshots={"a": 300, "b": 900})
     file, net = tmp_path / "steps.json", SimpleNamespace(phases=lambda: {"one": 0, "two": 600})
     made = run.affordable(training, 7, lambda training: (net, None), file)  # type: ignore[arg-type, return-value]
     assert made.steps == round(60 * 7 / (0.6 * 0.125 + 0.4 * 0.25)) == 2400
     assert made.lr_decay_steps == 240
     assert made.snapshots == {"a": 720, "b": 2160}
-    monkeypatch.setattr(run, "take_step", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(run, "take_steps", lambda *_: pytest.fail("timed again"))
     assert run.affordable(training, 7, lambda training: (net, None), file) == made  # type: ignore[arg-type, return-value]
 
 

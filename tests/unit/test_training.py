@@ -18,8 +18,10 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import reference
@@ -36,15 +38,15 @@ from recaps.datasets.preparation import prepare
 from recaps.errors import TryAgain, UserError
 from recaps.identity import key, of_split
 from recaps.models import build
-from recaps.models.model import learning_rate
+from recaps.models.schedule import learning_rate
 from recaps.models.supcaps import SupCaps
 from recaps.papers.consensus.options import MatrixCapsOptions
 from recaps.papers.sparse.options import SparseCapsOptions
 from recaps.papers.sparse.sparsecaps import SparseCaps
-from recaps.training import checkpoint, device, timing
+from recaps.training import checkpoint, device, loop, machine, timing
 from recaps.training.batches import Batches
 from recaps.training.images import Images, shifted
-from recaps.training.interruption import Interrupted
+from recaps.training.interruption import Interrupted, StopRequests
 from recaps.training.lease import Lease
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import train
@@ -69,6 +71,8 @@ SETTINGS: dict[str, Any] = {
     "training": {"steps": 24, "batch_size": 8, "shift": 2, "log_every": 5},
 }
 CPU = torch.device("cpu")
+#: Files that stay in the folder of checkpoints.
+KEPT = [checkpoint.FILE, checkpoint.IDENTITY, loop.STARTS]
 IDENTITY = {"paper": "sparse", "variant": "tiny", "scale": "test"}
 
 
@@ -155,7 +159,7 @@ def test_the_record_of_a_run(dataset: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_is_written_again_without_training(dataset: Path, tmp_path: Path) -> None:
     first = run(dataset, tmp_path)
-    assert sorted(os.listdir(checkpoints(tmp_path))) == [checkpoint.FILE, checkpoint.IDENTITY], "no checkpoint before"
+    assert sorted(os.listdir(checkpoints(tmp_path))) == sorted(KEPT), "no checkpoint before"
     seconds = json.loads((first / "record.json").read_text())["wall_seconds"]
     first.rename(tmp_path / "kept")
     again = run(dataset, tmp_path)
@@ -180,15 +184,15 @@ def test_snapshots_are_the_weights_of_a_run_that_ends_there(dataset: Path, tmp_p
 def test_snapshots_survive_an_interruption(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = with_training(snapshots=[2, 10, 24])
     whole = run(dataset, tmp_path / "whole", settings)
-    step = SparseCaps.training_step
+    schedule = SparseCaps.schedule
 
-    def interrupted(model: SparseCaps, batch: Any, number: int) -> Any:
+    def interrupted(model: SparseCaps, number: int) -> Any:
         if number == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(model, batch, number)
+        return schedule(model, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SparseCaps, "training_step", interrupted)
+        patch.setattr(SparseCaps, "schedule", interrupted)
         with pytest.raises(Interrupted):
             run(dataset, tmp_path / "cut", settings)
     resumed = run(dataset, tmp_path / "cut", settings)
@@ -268,10 +272,11 @@ def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(dataset: 
     assert json.loads((folder / "run" / "record.json").read_text())["interruptions"] == 3
 
 
-def test_on_sigterm_a_run_saves_and_exits_with_75(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_on_a_signal_a_run_saves_and_exits_with_75(dataset: Path, tmp_path: Path, number: int) -> None:
     process = start(with_training(steps=400), dataset, tmp_path, pause=12)
     wait_for_step(tmp_path, 10, process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert process.wait() == 75
     assert not (tmp_path / "run").exists()
     assert checkpoint.FILE in os.listdir(checkpoints(tmp_path))
@@ -294,6 +299,45 @@ def test_a_signal_in_the_process_itself_is_handled_and_the_handler_restored(
     assert signal.getsignal(signal.SIGTERM) is before
     monkeypatch.undo()
     assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
+
+
+def test_a_second_ctrl_c_stops_at_once_and_an_ignored_one_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StopRequests() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopRequests() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_is_continued_has_the_whole_history_in_its_log_and_all_starts_in_its_record(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a start that was killed before it saved anything."""
+    settings = with_training(log_every=1)
+    monkeypatch.setattr(loop, "take_steps", lambda *arguments: sys.exit(137))
+    with pytest.raises(SystemExit):
+        run(dataset, tmp_path, settings)
+    monkeypatch.undo()
+    interrupted(dataset, tmp_path, monkeypatch, settings=settings)
+    shown = capsys.readouterr().err
+    assert shown.startswith("step      1/24")
+    record = json.loads((run(dataset, tmp_path, settings) / "record.json").read_text())
+    assert (len(record["starts"]), record["interruptions"]) == (3, 2)
+    assert capsys.readouterr().err.startswith(f"{shown}continuing from step 1 of 24\nstep      2/24")
+
+
+def test_a_compilation_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with machine.telling_of_compilation():
+        for add in (lambda a: a + 1, lambda a: a + 2):
+            numba.njit(add)(1)
+    assert capsys.readouterr().err.count("compiling kernels, once on this machine") == 1
 
 
 def interrupted(dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
@@ -448,7 +492,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     then = ("using the checkpoint before it", "training starts anew")[: len(damaged)]
     assert [line.partition("; ")[2] for line in reported] == list(then)
     interruptions = json.loads((resumed / "record.json").read_text())["interruptions"]
-    assert interruptions == (1 if len(damaged) == 1 else 0)
+    assert interruptions == 2, "also if nothing is left of them but the file of all starts"
     assert same(resumed, run(dataset, tmp_path / "whole"))
 
 
@@ -578,11 +622,20 @@ def test_what_is_kept_for_the_backward_pass_counts_once_and_without_parameters()
     """The images, the hidden values of the ReLU and of the product after it, and the outputs that are squared."""
 
     class Toy(nn.Sequential):
-        def training_step(self, batch: dict[str, torch.Tensor], step: int) -> None:
+        training_options = Training(precision="float32")
+
+        def schedule(self, step: int) -> None:
+            pass
+
+        def work(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             self(batch["images"]).square().sum().backward()
+            return {}
 
     model: Any = Toy(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(5, 4, bias=False))
-    kept = timing.count_kept_bytes(model, {"images": torch.rand(2, 3)}, 0, torch.device("cpu"), "float32")
+    batches: Any = SimpleNamespace(
+        device=CPU, training=model.training_options, draw=lambda step: {}, make=lambda _: {"images": torch.rand(2, 3)}
+    )
+    kept = timing.count_kept_bytes(model, batches, 0)
     assert kept == 4 * 2 * (3 + 5 + 4)
 
 
@@ -664,15 +717,15 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
 ) -> None:
     interrupted(dataset, tmp_path, monkeypatch)
     before = (checkpoints(tmp_path) / checkpoint.FILE).read_bytes()
-    step = SparseCaps.training_step
+    work = SparseCaps.work
 
-    def spoil(model: SparseCaps, batch: Any, number: int) -> Any:
-        metrics = step(model, batch, number)
+    def spoil(model: SparseCaps, batch: Any) -> Any:
+        metrics = work(model, batch)
         with torch.no_grad():
             model.bias[0, 0] = float("nan")
         return metrics
 
-    monkeypatch.setattr(SparseCaps, "training_step", spoil)
+    monkeypatch.setattr(SparseCaps, "work", spoil)
     with pytest.raises(UserError, match=r"a weight of 'bias' is not finite at step 1 \(the last good checkpoint"):
         run(dataset, tmp_path, checkpoint_seconds=0)
     assert (checkpoints(tmp_path) / checkpoint.FILE).read_bytes() == before
@@ -681,7 +734,7 @@ def test_weights_that_are_not_finite_never_replace_a_checkpoint(
 def test_a_training_that_blows_up_at_once_saves_nothing(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not finite at step 0 \(no checkpoint yet\)"):
         run(dataset, tmp_path, with_training(learning_rate=1e38), checkpoint_seconds=0)
-    assert os.listdir(checkpoints(tmp_path)) == [checkpoint.IDENTITY]
+    assert sorted(os.listdir(checkpoints(tmp_path))) == [checkpoint.IDENTITY, loop.STARTS]
 
 
 def test_a_full_disk_that_is_freed_changes_nothing(
@@ -728,7 +781,7 @@ def test_a_full_disk_is_reported_and_leaves_the_last_checkpoint(
         with pytest.raises(TryAgain, match="the disk is full; free some space and run again"):
             run(dataset, tmp_path, checkpoint_seconds=0)
     assert "no checkpoint of step" in capsys.readouterr().err
-    assert sorted(os.listdir(checkpoints(tmp_path))) == [checkpoint.FILE, checkpoint.IDENTITY]
+    assert sorted(os.listdir(checkpoints(tmp_path))) == sorted(KEPT)
     assert (checkpoints(tmp_path) / checkpoint.FILE).read_bytes() == before
     assert same(run(dataset, tmp_path), run(dataset, tmp_path / "whole"))
 
@@ -758,6 +811,48 @@ def leave_lease(folder: Path, **changes: Any) -> Path:
     file = folder / "lease.json"
     file.write_text(json.dumps(lease))
     return file
+
+
+@pytest.mark.parametrize("text", ["[1]", "7", "{}", '{"host": "elsewhere"}', ""])
+def test_a_file_that_is_no_lease_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "lease.json").write_text(text)
+    with Lease(tmp_path):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+    assert capsys.readouterr().err.endswith("lease.json: names no process, so it is no lease; replaced\n")
+
+
+@pytest.mark.parametrize("changes", [{"pid": "1"}, {"pid": -1}, {"started": None}])
+def test_a_lease_with_wrong_values_is_replaced(tmp_path: Path, changes: dict[str, Any]) -> None:
+    leave_lease(tmp_path, **{"host": socket.gethostname(), "pid": os.getpid()} | changes)
+    with Lease(tmp_path):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+
+
+def test_waiting_for_another_host_says_for_whom_and_how_long_also_if_its_clock_is_ahead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = leave_lease(tmp_path)
+    os.utime(file, (time.time() + 3600,) * 2)
+    with Lease(tmp_path, patience=0.6):
+        pass
+    waiting = "waiting 1 s to see if process 1 on elsewhere, which trained this run, has ended"
+    assert capsys.readouterr().err == f"recaps: {file}: {waiting}\n"
+
+
+def test_a_lease_that_is_removed_or_cannot_be_touched_stops_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def utime(file: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with Lease(tmp_path / "a") as lease, monkeypatch.context() as patch:
+        patch.setattr(os, "utime", utime)
+        with one_line(r"lease\.json: cannot write \(Read-only file system\)"):
+            lease.touch()
+    with Lease(tmp_path / "b") as lease:
+        shutil.rmtree(tmp_path / "b")
+        with one_line(r"lease\.json: was removed during the run, perhaps with its folder", TryAgain):
+            lease.touch()
 
 
 def test_the_lease_of_another_host_counts_while_it_is_touched(tmp_path: Path) -> None:

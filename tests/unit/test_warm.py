@@ -120,6 +120,18 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
+def test_a_script_answers_ctrl_c_unless_the_process_that_started_it_ignores_it(handler: Any, script: Any) -> None:
+    text = "import signal, sys; sys.exit(3 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else 4)"
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        server = warm.Server(())
+        assert server.run(script(text)) == (3 if handler == signal.SIG_IGN else 4)
+        server._requests.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_the_scheduler_has_the_limit_that_the_snakefile_lifts(root: Path) -> None:
     """On one machine only: on a cluster, the user's limit holds."""
     local = (root / "Snakefile").read_text().partition("if workflow.local_exec:\n")[2].partition("\n\n")[0]

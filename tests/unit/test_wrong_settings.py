@@ -17,7 +17,7 @@ from recaps.config.reading import mapping
 from recaps.config.workflow import Config
 from recaps.datasets import sources
 from recaps.datasets.download import fetch
-from recaps.errors import UserError
+from recaps.errors import TryAgain, UserError
 from recaps.workflow import stages
 from recaps.workflow.plan import Plan, start
 
@@ -179,6 +179,12 @@ def test_what_no_memory_holds_is_one_line(make: Callable[[], Any]) -> None:
     with pytest.raises(UserError, match="does not fit into memory") as caught, stages._enough_memory():
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_fit_beside_others_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECAPS_RUNS", "4")
+    with pytest.raises(TryAgain, match="set `runs_per_gpu` lower"), stages._enough_memory():
+        torch.empty(10**15)
 
 
 def test_other_faults_stay_what_they_are() -> None:

@@ -42,6 +42,7 @@ def test_a_paper_on_own_images(root: Path, tmp_path: Path) -> None:
     report = (smoke / "report.html").read_text()
     assert "Run on your own data" in report
     assert "Stand-in" not in report
+    assert "Trained for a few steps: the numbers only show that the workflow runs on these data" in report
 
     for time, path in enumerate(sorted(smoke.rglob("*"), reverse=True)):
         os.utime(path, (time, time))

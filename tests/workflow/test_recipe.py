@@ -12,9 +12,12 @@ from clones import SMOKE, Clone, copy
 #: Two papers at scale `smoke`, `consensus` on MNIST only.
 SETTINGS = ("--config", "scale=smoke", "papers=[mine, consensus]", "without=[smallnorb]")
 
-VARIANT = (
-    "  mnist-plain: {<<: *mnist, title: Plain, model: {family: matrixcaps, routing: {name: plain, sharpness: 2}}}\n"
-)
+VARIANT = """\
+  mnist-plain:
+    <<: *mnist
+    title: Plain
+    model: {family: matrixcaps, routing: {name: recaps.nn.routing.plain:PlainRouting, sharpness: 2}}
+"""
 AT_SMOKE = "      mnist-plain: *tiny\n"
 
 CLAIM = """

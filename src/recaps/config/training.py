@@ -42,17 +42,22 @@ class Training(Section):
     """Give every image mean 0 and standard deviation 1, as TensorFlow's `per_image_standardization`. `first`: the whole
     image, before shift, crop and all other changes. `last`: the result of these changes. null: do not standardise."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Initial learning rate of the optimiser. The family `generative` multiplies it by factors and a warm-up; in
-    `experts` it applies to the autoencoder only."""
+    """Initial learning rate of the optimiser. The family `generative` multiplies it by factors; in `experts` it applies
+    to the autoencoder only."""
+    warmup: int = Field(0, ge=0)
+    """Number of steps in which the learning rate rises linearly to that of the schedule. 0: no warm-up."""
     lr_decay: float = Field(0.96, gt=0, le=1)
     """Factor by which the learning rate decays every `lr_decay_steps` steps. The decay is continuous."""
     lr_decay_steps: int = Field(2000, ge=1)
     """Number of steps in which the learning rate decays by `lr_decay`."""
     lr_floor: float = Field(1e-6, ge=0)
-    """Smallest learning rate."""
+    """Smallest learning rate after the warm-up."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Precision of convolutions and matrix products in training. `bf16`: bfloat16 autocast. `float32`: the reference.
     `auto`: `bf16` on GPUs since 2020 and on CPUs with AMX, else `float32`. Trained models are evaluated in float32."""
+    graph: bool = False
+    """On a GPU, record the operations of a training step once as a CUDA graph and replay it, which saves the time that
+    the host needs to launch them. Other devices, and models that cannot be recorded, take ordinary steps."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
     snapshots: Steps = {}

@@ -164,7 +164,7 @@ def _trust(file: SourceFile, target: Path) -> None:
 
 def _usable_part(file: SourceFile, part: Path) -> int:
     """Return the size of the partial file; delete it if it is too long, or a link to some other file."""
-    if part.is_symlink():
+    if part.is_symlink() or (part.exists() and part.stat().st_nlink > 1):
         part.unlink()
     done = part.stat().st_size if part.exists() else 0
     if file.size is not None and done > file.size:

@@ -58,11 +58,11 @@ class ConvNet(Model):
         with float32(hidden):  # bfloat16 scores would tie
             return self.scores(hidden.float())
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy of the labels, or their margin loss, as `loss`; and the `accuracy`."""
         hidden, labels = self.features(batch["images"]), batch["labels"]
         if self.dropout:
-            hidden = self.noise.dropout(hidden, self.dropout, "hidden", step)
+            hidden = self.noise.dropout(hidden, self.dropout, "hidden")
         scores = self._scored(hidden)
         accuracy = (scores.argmax(1) == labels).float().mean()
         loss = margin_loss(scores, labels).mean() / 2 if self.loss == "margin" else cross_entropy(scores, labels)

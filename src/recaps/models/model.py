@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Hashable, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from recaps.config.training import Training
+from recaps.models.schedule import learning_rate
+from recaps.nn.noise import Noise
 from recaps.nn.precision import backward
 from recaps.npz import Array
 
@@ -20,12 +22,16 @@ n objects, `labels` is [B, n], and `parts` [B, n, C, H, W] holds each object alo
 class Model(nn.Module):
     """A model with its training step.
 
-    Subclasses define `losses` and `latents`. They override `training_step` if training is more than back-propagation.
+    A step has two parts. `schedule` runs on the host and sets all that changes with the step. `work` runs on the device
+    and never waits for it, so that it can be recorded and replayed. Subclasses define `losses` and `latents`. They
+    override `work` if training is more than back-propagation.
     """
 
     training_options: Training
     optimizer: torch.optim.Optimizer
     adam_epsilon = 1e-8
+    #: Whether `work` runs on the device alone.
+    recordable = True
 
     def place(self, device: torch.device) -> Self:
         """Move the model to a device, and its convolutions to channels-last memory format."""
@@ -50,27 +56,34 @@ class Model(nn.Module):
         """The first step of each kind of step that training takes, by name, when `configure` was called."""
         return {"": 0}
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Compute the loss of a batch.
-
-        Args:
-            batch: the mini-batch.
-            step: number of the training step, from 0. Schedules and random numbers depend on it.
+    def schedule(self, step: int) -> Hashable:
+        """Prepare training step number `step`, from 0: set learning rates and all else that depends on it.
 
         Returns:
-            The scalar `loss` to minimise, and other scalars for the history, each a column.
+            The kind of step. `work` runs the same operations in all steps of a kind.
         """
+        for group in self.optimizer.param_groups:
+            set_rate(group, learning_rate(self.training_options, step, group.get("factor", 1.0)))
+        if isinstance(noise := getattr(self, "noise", None), Noise):
+            noise.schedule(step)
+        return None
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the scalar `loss` of a batch, to minimise, and other scalars for the history, each a column."""
         raise NotImplementedError
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Update the weights on one batch. Return the scalars of `losses`, detached."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.training_options, step) * group.get("factor", 1.0)
-        losses = self.losses(batch, step)
+    def work(self, batch: Batch) -> dict[str, Tensor]:
+        """Update the weights on one batch, as scheduled. Return the scalars of `losses`, detached."""
+        losses = self.losses(batch)
         self.optimizer.zero_grad(set_to_none=True)
         backward(losses["loss"])
         self.optimizer.step()
         return {name: value.detach() for name, value in losses.items()}
+
+    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Take a whole step: `schedule` and `work`."""
+        self.schedule(step)
+        return self.work(batch)
 
     def own_operations(self, images: int) -> int:
         """Floating-point operations of a training step that PyTorch does not count as the equations do (0: none).
@@ -99,7 +112,9 @@ class Model(nn.Module):
         return {}
 
 
-def learning_rate(training: Training, step: int) -> float:
-    """Learning rate at a step: max(`learning_rate` * `lr_decay` ** (step / `lr_decay_steps`), `lr_floor`)."""
-    decayed = training.learning_rate * training.lr_decay ** (step / training.lr_decay_steps)
-    return max(decayed, training.lr_floor)
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group of an optimiser. A tensor keeps its memory, which recorded steps read."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

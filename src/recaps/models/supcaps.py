@@ -23,7 +23,7 @@ class SupCaps(CapsuleNetwork):
 
     options: Supervised
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The `loss` with its terms `margin` and `reconstruction_error`, and the `accuracy`; see `losses_of`."""
         return self.losses_of(self(batch["images"]).capsules, batch)
 

@@ -42,7 +42,7 @@ class VAE(Model):
         """Decode the mean of q(z|x): pixel probabilities [B, C, H, W]."""
         return self.logits(self.encode(images)[0]).sigmoid()
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The negative evidence lower bound with one sample z, in nats per image.
 
         loss = -log p(x|z) + KL(q(z|x) || N(0, I)), with the terms `cross_entropy` and `divergence`. Also returns the
@@ -50,7 +50,7 @@ class VAE(Model):
         """
         images = batch["images"]
         mean, log_variance = self.encode(images)
-        noise = self.noise.normal(*mean.shape, device=mean.device, purpose="latents", step=step)
+        noise = self.noise.normal(*mean.shape, device=mean.device, purpose="latents")
         logits = self.logits(mean + (0.5 * log_variance).exp() * noise)
         cross_entropy = binary_cross_entropy_with_logits(logits, images, reduction="sum") / len(images)
         divergence = divergence_from_prior(mean, log_variance).mean()
@@ -82,7 +82,7 @@ class VAE(Model):
     def sample(self) -> dict[str, Tensor]:
         """Generate `options.samples` pictures from latents of N(0, I): `samples`, pixel probabilities [n, C, H, W]."""
         shape = (self.options.samples, self.options.latent_dim)
-        drawn = self.noise.normal(*shape, device=next(self.parameters()).device, purpose="samples")
+        drawn = self.noise.normal(*shape, device=next(self.parameters()).device, purpose="samples", step=0)
         return {"samples": self.logits(drawn).sigmoid()}
 
 

@@ -18,7 +18,8 @@ class MAB(nn.Module):
     As in the authors' code, scores are divided by the square root of the full width, not of the width of a head, and
     the residual connection adds the projected query.
 
-    Shapes: queries [B, n, `queries`], members [B, m, `members`]; output [B, n, `width`].
+    Shapes: queries [B, n, `queries`], members [B, m, `members`]; output [B, n, `width`]. A `bias` [B, m] is added to
+    the scores of the members.
     """
 
     def __init__(self, queries: int, members: int, width: int, heads: int) -> None:
@@ -30,13 +31,16 @@ class MAB(nn.Module):
         self.out = nn.Linear(width, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
 
-    def forward(self, queries: Tensor, members: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, members: Tensor, bias: Tensor | None = None) -> Tensor:
         projected = self.query(queries)
         query, key, value = (
             each.unflatten(2, (self.heads, -1)).transpose(1, 2)
             for each in (projected * projected.shape[2] ** -0.5, self.key(members), self.value(members))
         )
-        seen = (query @ key.transpose(2, 3)).softmax(3).to(value.dtype) @ value
+        scores = query @ key.transpose(2, 3)
+        if bias is not None:
+            scores = scores + bias[:, None, None]
+        seen = scores.softmax(3).to(value.dtype) @ value
         found = self.norms[0](projected + seen.transpose(1, 2).flatten(2))
         answer: Tensor = self.norms[1](found + relu(self.out(found)))
         return answer
@@ -46,7 +50,7 @@ class ISAB(nn.Module):
     """Induced set attention block (eqs. 9 and 10): attention from a few learned points to the members, and back.
 
     Shapes: input [B, n, `members`], output [B, n, `width`]. `deviation` is the initial standard deviation of the
-    points.
+    points. A `bias` [B, n] is added to the scores of the members.
     """
 
     def __init__(self, members: int, width: int, heads: int, points: int, deviation: float) -> None:
@@ -55,8 +59,8 @@ class ISAB(nn.Module):
         self.gather = MAB(width, members, width, heads)
         self.spread = MAB(members, width, width, heads)
 
-    def forward(self, members: Tensor) -> Tensor:
-        seen = self.gather(self.points, members)
+    def forward(self, members: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen = self.gather(self.points, members, bias)
         answer: Tensor = self.spread(members, seen)
         return answer
 
@@ -67,7 +71,7 @@ class PMA(nn.Module):
     As in the authors' code, no layer is applied to the members before.
 
     Shapes: input [B, n, `width`], output [B, `seeds`, `width`]. `deviation` is the initial standard deviation of the
-    seeds.
+    seeds. A `bias` [B, n] is added to the scores of the members.
     """
 
     def __init__(self, width: int, heads: int, seeds: int, deviation: float) -> None:
@@ -75,8 +79,8 @@ class PMA(nn.Module):
         self.seeds = _learned(seeds, width, deviation)
         self.attention = MAB(width, width, width, heads)
 
-    def forward(self, members: Tensor) -> Tensor:
-        answer: Tensor = self.attention(self.seeds, members)
+    def forward(self, members: Tensor, bias: Tensor | None = None) -> Tensor:
+        answer: Tensor = self.attention(self.seeds, members, bias)
         return answer
 
 

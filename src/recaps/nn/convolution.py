@@ -32,10 +32,10 @@ def convolve(images: Tensor, weight: Tensor, stride: int) -> Tensor:
         rounding errors are then up to 5e-5 of the result instead of 5e-7.
     """
     kind = images.device.type
-    if kind != "cpu":
+    if kind != "cpu" or not kernels.enabled():
         return conv2d(images, weight, stride=stride)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else images.dtype
-    if kernels.enabled() and _tiles_pay(images, weight, stride, dtype):
+    if _tiles_pay(images, weight, stride, dtype):
         return winograd.convolve(images, weight, stride)
     result: Tensor = _Convolution.apply(images.to(dtype), weight.to(dtype), stride)
     return result
@@ -88,8 +88,8 @@ class _Convolution(torch.autograd.Function):
         images, weight = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         wanted = ctx.needs_input_grad[0]
-        at_images = conv2d_input(images.shape, weight, gradient, stride=ctx.stride) if wanted else None
-        return at_images, _weight_gradient(images, gradient, weight, ctx.stride), None
+        grad_images = conv2d_input(images.shape, weight, gradient, stride=ctx.stride) if wanted else None
+        return grad_images, _weight_gradient(images, gradient, weight, ctx.stride), None
 
 
 def _weight_gradient(images: Tensor, gradient: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -98,8 +98,8 @@ def _weight_gradient(images: Tensor, gradient: Tensor, weight: Tensor, stride: i
     images, gradient = images.permute(0, 2, 3, 1), gradient.permute(0, 2, 3, 1)
     total = torch.zeros(len(weight), patch, dtype=torch.promote_types(weight.dtype, torch.float32))
     at_a_time = max(1, CHUNK // (gradient.shape[1] * gradient.shape[2] * patch))
-    for some, at_some in zip(images.split(at_a_time), gradient.split(at_a_time), strict=True):
+    for some, grad_some in zip(images.split(at_a_time), gradient.split(at_a_time), strict=True):
         patches = some.unfold(1, kernel, stride).unfold(2, kernel, stride)  # [b, h, w, C, k, k]
         unfolded = patches.permute(0, 1, 2, 4, 5, 3).reshape(-1, patch)
-        total += at_some.flatten(0, 2).t() @ unfolded
+        total += grad_some.flatten(0, 2).t() @ unfolded
     return total.to(weight.dtype).unflatten(1, (kernel, kernel, channels)).permute(0, 3, 1, 2)

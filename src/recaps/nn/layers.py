@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from recaps.nn import kernels
 from recaps.nn.convolution import convolve, padded
 from recaps.nn.initial import initialise, truncated_normal
 from recaps.nn.squash import squash
@@ -56,6 +57,8 @@ class Votes(nn.Module):
 
 def votes(capsules: Tensor, weight: Tensor) -> Tensor:
     """[B, I, d] and [I, d, J, D] to [B, I, J, D]. Under autocast the votes have autocast's precision."""
+    if not kernels.enabled():
+        return torch.einsum("bid,idjk->bijk", capsules, weight)
     kind = capsules.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
     made: Tensor = _Votes.apply(capsules.to(dtype), weight.flatten(2).to(dtype))
@@ -86,6 +89,19 @@ class _Votes(torch.autograd.Function):
             torch.bmm(gradient, weight.transpose(1, 2)).transpose(0, 1),
             torch.bmm(by_capsule.transpose(1, 2), gradient),
         )
+
+
+class PerObject(nn.Module):
+    """A separate linear layer for each object: [K, B, fewer] to [K, B, more]."""
+
+    def __init__(self, objects: int, fewer: int, more: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(truncated_normal(objects, fewer, more, std=fewer**-0.5))
+        self.bias = nn.Parameter(torch.zeros(objects, 1, more)) if bias else None
+
+    def forward(self, values: Tensor) -> Tensor:
+        made = values @ self.weight
+        return made if self.bias is None else made + self.bias.to(made.dtype)
 
 
 class Decoder(nn.Module):

@@ -22,21 +22,34 @@ class Noise(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("key", torch.randint(2**62, ()))
+        self.step = 0
+        #: The generators of the training step by device and purpose. They persist, so that a step can be recorded.
+        self.generators: dict[tuple[torch.device, str], torch.Generator] = {}
+
+    def schedule(self, step: int) -> None:
+        """Seed the generators for a training step."""
+        self.step = step
+        for (_, purpose), generator in self.generators.items():
+            generator.manual_seed(self.seed(purpose, step))
 
     def seed(self, purpose: str, step: int = 0) -> int:
         """The seed of a purpose and step: an integer of 63 bits."""
         digest = hashlib.sha256(f"{int(self.key)}/{purpose}/{step}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 1
 
-    def generator(self, device: torch.device, purpose: str, step: int = 0) -> torch.Generator:
-        """A new generator with the seed of a purpose and step."""
-        return torch.Generator(device).manual_seed(self.seed(purpose, step))
+    def generator(self, device: torch.device, purpose: str, step: int | None = None) -> torch.Generator:
+        """The generator of a purpose for the scheduled training step, or a new one for another `step`."""
+        if step is not None:
+            return torch.Generator(device).manual_seed(self.seed(purpose, step))
+        if (device, purpose) not in self.generators:
+            self.generators[device, purpose] = self.generator(device, purpose, self.step)
+        return self.generators[device, purpose]
 
-    def normal(self, *shape: int, device: torch.device, purpose: str, step: int = 0) -> Tensor:
-        """Draw float32 values from N(0, 1)."""
+    def normal(self, *shape: int, device: torch.device, purpose: str, step: int | None = None) -> Tensor:
+        """Draw float32 values from N(0, 1). `step` as in `generator`."""
         return torch.randn(*shape, generator=self.generator(device, purpose, step), device=device)
 
-    def dropout(self, values: Tensor, rate: float, purpose: str, step: int = 0) -> Tensor:
+    def dropout(self, values: Tensor, rate: float, purpose: str, step: int | None = None) -> Tensor:
         """Set each value to zero with probability `rate`, and divide the others by 1 - `rate`."""
         if not rate:
             return values

@@ -24,6 +24,19 @@ def compose(parent: Tensor, child: Tensor) -> Tensor:
     return parent[..., :1] * child[..., :1, :] + parent[..., 1:2] * child[..., 1:, :] + pad(parent[..., 2:], (2, 0))
 
 
+def bounded_pose(scale_x: Tensor, scale_y: Tensor, angle: Tensor, shear: Tensor, right: Tensor, down: Tensor) -> Tensor:
+    """A pose [..., 2, 3] from six unbounded numbers [...], as in *Stacked Capsule Autoencoders*.
+
+    Scales lie between 0.01 and 1.01, the angle is in turns, the shear and the translation lie between -1 and 1.
+    """
+    scale_x, scale_y = scale_x.sigmoid() + 0.01, scale_y.sigmoid() + 0.01
+    shear, right, down = ((5 * each).tanh() for each in (shear, right, down))
+    cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
+    across = [scale_x * cos + shear * scale_y * sin, shear * scale_y * cos - scale_x * sin, right]
+    # Each entry of the matrices is contiguous in memory, because summing six arrays is faster than six neighbours.
+    return torch.stack([*across, scale_y * sin, scale_y * cos, down]).unflatten(0, (2, 3)).movedim((0, 1), (-2, -1))
+
+
 def inverse(pose: Tensor) -> Tensor:
     """The pose that undoes `pose`, [..., 2, 3].
 

@@ -77,20 +77,20 @@ class _Tiles(torch.autograd.Function):
         tile, side = ctx.tile, math.isqrt(len(filters))
         taps = side - tile + 1
         of_values, of_taps, of_products = _matrices(tile, taps, gradient.dtype, gradient.device)
-        at_planes = gradient.new_zeros(ctx.shape) if ctx.needs_input_grad[0] else None
-        at_filters: Tensor | None = None
+        grad_planes = gradient.new_zeros(ctx.shape) if ctx.needs_input_grad[0] else None
+        grad_filters: Tensor | None = None
         for row, values in zip(range(0, len(gradient), tile), kept, strict=True):
-            at_tiles = gradient[row : row + tile].unflatten(1, (-1, tile)).transpose(1, 2).reshape(tile**2, -1)
-            at_products = (of_products.t() @ at_tiles).view(side**2, -1, filters.shape[2])
-            pair = values.transpose(1, 2), at_products
-            at_filters = torch.bmm(*pair) if at_filters is None else at_filters.baddbmm_(*pair)
-            if at_planes is not None:
-                at_values = torch.bmm(at_products, filters.transpose(1, 2)).flatten(1)
-                read = (of_values.t() @ at_values).view(side, side, -1, *ctx.shape[2:]).unbind(2)
+            grad_tiles = gradient[row : row + tile].unflatten(1, (-1, tile)).transpose(1, 2).reshape(tile**2, -1)
+            grad_products = (of_products.t() @ grad_tiles).view(side**2, -1, filters.shape[2])
+            pair = values.transpose(1, 2), grad_products
+            grad_filters = torch.bmm(*pair) if grad_filters is None else grad_filters.baddbmm_(*pair)
+            if grad_planes is not None:
+                grad_values = torch.bmm(grad_products, filters.transpose(1, 2)).flatten(1)
+                read = (of_values.t() @ grad_values).view(side, side, -1, *ctx.shape[2:]).unbind(2)
                 for column, each in enumerate(read):
-                    at_planes[row : row + side, column * tile : column * tile + side] += each
-        assert at_filters is not None
-        return at_planes, (of_taps.t() @ at_filters.flatten(1)).view(taps, taps, *filters.shape[1:]), None
+                    grad_planes[row : row + side, column * tile : column * tile + side] += each
+        assert grad_filters is not None
+        return grad_planes, (of_taps.t() @ grad_filters.flatten(1)).view(taps, taps, *filters.shape[1:]), None
 
 
 def multiplications(pixels: Sequence[int], kernel: int, stride: int) -> tuple[int, int]:

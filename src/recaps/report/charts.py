@@ -4,11 +4,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import quoteattr
+from typing import NamedTuple
+from xml.sax.saxutils import escape, quoteattr
 
 from markupsafe import Markup
 
 Curve = Sequence[tuple[float, float]]
+
+
+class Point(NamedTuple):
+    """A number of the scorecard: its values, the symbol and the style of its verdict, its id and its statement."""
+
+    published: float
+    ours: float
+    tolerance: float
+    symbol: str
+    style: str
+    id: str
+    statement: str
+
+
+def scatter(points: Sequence[Point], label: str) -> Markup:
+    """Our numbers (upwards) against the published ones, with their tolerances. On the diagonal, both are equal.
+
+    A symbol links to the row of its claim. Nothing is drawn if there is no number.
+    """
+    width, height, left, top, bottom = 340.0, 300.0, 40.0, 10.0, 40.0
+    if not points:
+        return Markup("")
+    values = [value for point in points for value in (point.published, point.ours)]
+    margin = 0.08 * (max(values) - min(values)) or 1
+    low, high = min(values) - margin, max(values) + margin
+
+    def x(value: float) -> float:
+        return left + (min(max(value, low), high) - low) / (high - low) * (width - left - 10)
+
+    def y(value: float) -> float:
+        return height - bottom - (value - low) / (high - low) * (height - bottom - top)
+
+    base, right = height - bottom, width - 10
+    texts = [
+        (left, base + 15, "start", f"{low:.3g}"),
+        (right, base + 15, "end", f"{high:.3g}"),
+        ((left + right) / 2, base + 32, "middle", "published, %"),
+        (left - 5, base, "end", f"{low:.3g}"),
+        (left - 5, top + 8, "end", f"{high:.3g}"),
+        (left - 5, (top + base) / 2, "end", "ours"),
+    ]
+    parts = [
+        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{right:g}" fill="none"/>',
+        f'<line class="equal" x1="{left:g}" y1="{base:g}" x2="{right:g}" y2="{top:g}"/>',
+        *(f'<text x="{a:g}" y="{b:g}" text-anchor="{anchor}">{text}</text>' for a, b, anchor, text in texts),
+    ]
+    for point in points:
+        ends = x(point.published - point.tolerance), x(point.published + point.tolerance)
+        at = f'y1="{y(point.ours):.1f}" y2="{y(point.ours):.1f}"'
+        parts.append(f'<line class="tolerance" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" {at}/>')
+        title = escape(f"{point.statement} published {point.published:g}, ours {point.ours:g}")
+        parts.append(
+            f'<a href="#{point.id}"><title>{title}</title><text class="mark {point.style}" text-anchor="middle" '
+            f'x="{x(point.published):.1f}" y="{y(point.ours) + 5:.1f}">{point.symbol}</text></a>'
+        )
+    return _svg("scatter", width, height, parts, label)
 
 
 def strip(published: float, tolerance: float, ours: float, interval: tuple[float, float] | None, label: str) -> Markup:

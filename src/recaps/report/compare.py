@@ -1,21 +1,17 @@
-"""Compare your own results with the published ones, number by number.
+"""Compare two folders of results, number by number, such as your own with the published ones.
 
-`python -m recaps.report.compare --scale desk` compares the papers that `results/desk` and `results/published/desk` have
-in common.
+`python -m recaps compare results/desk results/published/desk` compares the papers that both have.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from recaps.command import command
 from recaps.errors import UserError
 from recaps.identity import Identity, differences
 from recaps.io import read_json
@@ -32,11 +28,28 @@ WITHIN = "within the uncertainty"
 DIFFERS = "DIFFERS"
 UNKNOWN = "uncertainty unknown"
 OTHER_DATA = "other test set"
-ONLY_YOURS = "only in yours"
-ONLY_PUBLISHED = "only in published"
 
 
-def compare(results: Path, published: Path) -> pd.DataFrame:
+def report(yours: Path, others: Path) -> str:
+    """Return the table of the numbers that both sides have, and lines about all else.
+
+    Each side is the folder of a scale, or a folder with one scale, such as `results/mine`.
+    """
+    yours, others = _scale(yours), _scale(others)
+    table = compare(yours, others)
+    both = table[~table["finding"].isin([only(yours), only(others)])]
+    lines = [
+        "Mean ± standard deviation (number of seeds). A single run counts with the uncertainty of its "
+        "test set, or with the other side's spread over seeds if that is larger.",
+        both.to_string(index=False, na_rep="", float_format="{:.3g}".format),
+        summary(table),
+        *missing(yours, others),
+        *other_settings(yours, others),
+    ]
+    return "\n".join(lines)
+
+
+def compare(yours: Path, others: Path) -> pd.DataFrame:
     """Compare the papers that both sides have.
 
     Returns:
@@ -45,40 +58,45 @@ def compare(results: Path, published: Path) -> pd.DataFrame:
     Raises:
         UserError: either side has no metrics, or they have no paper in common.
     """
-    for folder in (results, published):
+    for folder in (yours, others):
         if not finished_papers(folder):
             raise UserError(f"{folder}: no {METRICS}; finish a run of this scale first")
-    common = [name for name in finished_papers(published) if name in finished_papers(results)]
+    common = [name for name in finished_papers(others) if name in finished_papers(yours)]
     if not common:
-        raise UserError(f"{results} and {published} have no paper in common ({'; '.join(missing(results, published))})")
-    yours, theirs = _metrics(results, common), _metrics(published, common)
-    keys = [*theirs, *(key for key in yours if key not in theirs)]
-    return pd.DataFrame([_row(key, yours.get(key), theirs.get(key)) for key in keys])
+        raise UserError(f"{yours} and {others} have no paper in common ({'; '.join(missing(yours, others))})")
+    ours, theirs = _metrics(yours, common), _metrics(others, common)
+    keys = [*theirs, *(key for key in ours if key not in theirs)]
+    return pd.DataFrame([_row(key, (yours, ours.get(key)), (others, theirs.get(key))) for key in keys])
 
 
-def missing(results: Path, published: Path) -> list[str]:
+def only(folder: Path) -> str:
+    """Return the finding for what one side alone has."""
+    return f"only in {folder}"
+
+
+def missing(yours: Path, others: Path) -> list[str]:
     """One line for each side that has papers which the other side lacks."""
-    sides = ((ONLY_YOURS, results, published), (ONLY_PUBLISHED, published, results))
-    only = [(side, set(finished_papers(one)) - set(finished_papers(other))) for side, one, other in sides]
-    return [f"not compared, {side}: {', '.join(sorted(names))}" for side, names in only if names]
+    sides = ((yours, others), (others, yours))
+    more = [(one, set(finished_papers(one)) - set(finished_papers(other))) for one, other in sides]
+    return [f"not compared, {only(one)}: {', '.join(sorted(names))}" for one, names in more if names]
 
 
-def other_settings(results: Path, published: Path) -> list[str]:
-    """One line for each variant that both sides made otherwise, from the published identity to yours.
+def other_settings(yours: Path, others: Path) -> list[str]:
+    """One line for each variant that both sides made otherwise, from the others' identity to yours.
 
     The lowest common seed counts. A run that was published before identities were recorded has settings only.
     """
     lines = {}
-    for theirs in sorted(Path(published).glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
-        yours = Path(results) / theirs.relative_to(published)
-        if yours.is_file():
-            records = [read_json(file.with_name("record.json")) for file in (theirs, yours)]
+    for theirs in sorted(Path(others).glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
+        ours = Path(yours) / theirs.relative_to(others)
+        if ours.is_file():
+            records = [read_json(file.with_name("record.json")) for file in (theirs, ours)]
             if all("identity" in record for record in records):
                 was, now = (record["identity"] for record in records)
             else:
-                was, now = (_settings(read_json(file)) for file in (theirs, yours))
+                was, now = (_settings(read_json(file)) for file in (theirs, ours))
             lines["/".join(theirs.parts[-4:-2])] = "; ".join(differences(was, now))
-    return [f"made otherwise than published: {name}: {text}" for name, text in reversed(lines.items()) if text]
+    return [f"made otherwise than in {others}: {name}: {text}" for name, text in reversed(lines.items()) if text]
 
 
 def _settings(config: Mapping[str, Any]) -> Identity:
@@ -89,21 +107,30 @@ def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], M
     return collect(read_metrics(Layout(Path(folder)).metrics(name) for name in names))
 
 
-def _row(key: tuple[str, str, str], yours: Measured | None, theirs: Measured | None) -> dict[str, object]:
+def _scale(folder: Path) -> Path:
+    """Return the folder itself, or that of the only scale in it."""
+    below = [] if finished_papers(folder) else [each for each in folder.glob("*") if finished_papers(each)]
+    return below[0] if len(below) == 1 else folder
+
+
+def _row(
+    key: tuple[str, str, str], one: tuple[Path, Measured | None], other: tuple[Path, Measured | None]
+) -> dict[str, object]:
+    (yours, ours), (others, theirs) = one, other
     row: dict[str, object] = {
         "metric": "/".join(key),
-        "yours": _text(yours),
-        "published": _text(theirs),
+        str(yours): _text(ours),
+        str(others): _text(theirs),
         "difference": math.nan,
         "p_value": math.nan,
         "basis": "",
-        "finding": ONLY_PUBLISHED if yours is None else ONLY_YOURS,
+        "finding": only(others) if ours is None else only(yours),
     }
-    if yours is None or theirs is None:
+    if ours is None or theirs is None:
         return row
-    gap = statistics.difference(yours.estimate, theirs.estimate)
+    gap = statistics.difference(ours.estimate, theirs.estimate)
     p_value = gap.p_value()
-    if yours.measured_on != theirs.measured_on and yours.measured_on and theirs.measured_on:
+    if ours.measured_on != theirs.measured_on and ours.measured_on and theirs.measured_on:
         finding = OTHER_DATA
     elif gap.value == 0:
         finding = SAME
@@ -125,33 +152,7 @@ def _text(measured: Measured | None) -> str:
 def summary(table: pd.DataFrame) -> str:
     """One line with the number of metrics for each finding."""
     counts = table["finding"].value_counts()
-    others = (SAME, WITHIN, UNKNOWN, OTHER_DATA, ONLY_YOURS, ONLY_PUBLISHED)
-    parts = [f"{counts[finding]} {finding}" for finding in others if finding in counts]
+    parts = [f"{count} {finding}" for finding, count in counts.items() if finding != DIFFERS]
     differs = int(counts.get(DIFFERS, 0))
     head = f"{differs} of {len(table)} numbers differ by more than the uncertainty (p < {SIGNIFICANCE:g})"
     return "; ".join([head, *parts])
-
-
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m recaps.report.compare", description="Compare your own results with the published ones."
-    )
-    parser.add_argument("--scale", required=True, help="the scale to compare, e.g. desk")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of results (default: results)")
-    options = parser.parse_args(arguments)
-    yours, published = options.results / options.scale, options.results / "published" / options.scale
-    table = compare(yours, published)
-    print(
-        "Mean ± standard deviation (number of seeds). A single run counts with the uncertainty of its "
-        "test set, or with the other side's spread over seeds if that is larger."
-    )
-    print(table.to_string(index=False, na_rep="", float_format="{:.3g}".format))
-    print(summary(table))
-    for line in [*missing(yours, published), *other_settings(yours, published)]:
-        print(line)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,7 @@ The page holds all pictures and records, or (`linked`) links to the files beside
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from recaps.config.load import Project
 from recaps.config.variant import Paper
 from recaps.io import write_text
 from recaps.papers import of
-from recaps.report import charts, overview, scorecard
+from recaps.report import charts, findings, overview, scorecard
 from recaps.report.contents import Figure, Run, Table, read_figure, read_picture, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
 from recaps.report.verdicts import (
@@ -47,6 +48,8 @@ MOST_POINTS, FEW_POINTS = 200, 14
 NAMED_COMMITS = 3
 #: The `origin` in the record of a run that was made before its record had an identity.
 BEFORE_IDENTITY = "before identity"
+#: A folder of published records, which their pages' links to READMEs start from.
+PUBLISHED = findings.ROOT / "results/published/scale"
 #: The part of a paper's README that the page shows.
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
@@ -79,6 +82,9 @@ class Section:
     curves: Sequence[tuple[str, Markup]]
     timings: Mapping[str, Mapping[str, Any]]
     readings: Markup
+    findings: Sequence[Markup]
+    picture: Markup
+    counts: Sequence[tuple[str, int, str, str]]
 
     @property
     def judged(self) -> bool:
@@ -93,6 +99,7 @@ def build(
     *,
     readmes: Mapping[str, Path] | None = None,
     linked: bool = False,
+    found: Mapping[str, Sequence[str]] | None = None,
     other_settings: Sequence[str] = (),
 ) -> None:
     """Write the page `out`.
@@ -102,16 +109,19 @@ def build(
         root: the folder `results/<scale>`; the page lists the tables and figures that are missing there.
         readmes: the README of each paper, by name; the page shows its section "How it is read here".
         linked: link to pictures, data and records by their paths below `root`, which is then the folder of `out`, and
-            leave the READMEs to their own pages.
+            to the READMEs.
+        found: the findings of each paper by name, and the conclusions by the empty name, in Markdown.
         other_settings: the runs that were made with other settings than those of `project`.
 
     Raises:
         UserError: the scorecard is missing.
     """
-    files, pages = Layout(Path(root)), readmes or {}
+    files, pages, found = Layout(Path(root)), readmes or {}, found or {}
     table, *_, picture = files.scorecard()
     card = scorecard.load(table)
-    sections = [_section(project, name, files, card, pages.get(name), linked) for name in project.reported]
+    sections = [
+        _section(project, name, files, card, pages.get(name), linked, found.get(name, ())) for name in project.reported
+    ]
     papers = sorted(sections, key=lambda each: not each.judged)
     records = [run.record for paper in papers for run in paper.runs]
     page = {
@@ -120,7 +130,8 @@ def build(
         "stand_in": _has_stand_ins(project, records),
         "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
-        "counts": [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()],
+        "conclusions": [_conclusion(text) for text in found.get("", ())],
+        "counts": _counts(card),
         "overview": read_picture(picture, files, linked) if picture.exists() and len(overview.shown(card)) else None,
         "total": int((~card["check"]).sum()),
         "papers": papers,
@@ -149,19 +160,27 @@ def _command(project: Project) -> str:
 
 
 def _section(
-    project: Project, name: str, files: Layout, card: pd.DataFrame, readme: Path | None, linked: bool
+    project: Project,
+    name: str,
+    files: Layout,
+    card: pd.DataFrame,
+    readme: Path | None,
+    linked: bool,
+    found: Sequence[str],
 ) -> Section:
-    paper = project.every[name]
+    paper, card = project.every[name], card[card["paper"] == name]
     tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output, linked))]
     figures = [made for key, output in paper.figures.items() if (made := read_figure(files, name, key, output, linked))]
     drawn = {table.name for table in tables} | {figure.name for figure in figures}
     points = FEW_POINTS if linked else MOST_POINTS
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
+    page = f"src/recaps/papers/{of(name)}/README.md"
+    readings = _readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup("")
     return Section(
         name=name,
-        readme=f"src/recaps/papers/{of(name)}/README.md",
+        readme=os.path.relpath(findings.ROOT / page, PUBLISHED) if linked else page,
         paper=paper,
-        claims=[_claim(row) for _, row in card[card["paper"] == name].iterrows()],
+        claims=[_claim(row) for _, row in card.iterrows()],
         tables=tables,
         figures=figures,
         missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
@@ -171,8 +190,54 @@ def _section(
         variants=[_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
         curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
         timings=read_timings(files, name, paper),
-        readings=_readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup(""),
+        readings=_links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
+        findings=[_markdown(text) for text in found],
+        picture=_picture(card),
+        counts=_counts(card),
     )
+
+
+def _counts(card: pd.DataFrame) -> list[tuple[str, int, str, str]]:
+    """The number of claims with each verdict, and the symbol and the style of the verdict."""
+    return [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()]
+
+
+def _picture(card: pd.DataFrame) -> Markup:
+    """The numbers in percent of a paper, ours against the published ones."""
+    points = [
+        charts.Point(
+            row["published"], row["ours"], row["tolerance"], *BADGES[row["verdict"]], row["id"], row["statement"]
+        )
+        for _, row in overview.shown(card).iterrows()
+    ]
+    return charts.scatter(points, f"{len(points)} numbers in percent: ours against the published ones")
+
+
+def _conclusion(text: str) -> tuple[Markup, str, str]:
+    """A conclusion, the path of its picture and the picture's caption."""
+    picture = findings.PICTURE.search(text)
+    sentence = _markdown(findings.PICTURE.sub("", text))
+    return sentence, picture["file"] if picture else "", picture["alt"] if picture else ""
+
+
+def _markdown(text: str) -> Markup:
+    """A finding in HTML, with links that work on the published page."""
+    return Markup(MarkdownIt("commonmark", {"html": False}).renderInline(findings.linked(text, PUBLISHED)))
+
+
+def _links_to_readings(readme: Path) -> Markup:
+    """A list of the readings in a README: a link to each, and its first sentence."""
+    parsed = _below(MarkdownIt("commonmark").parse(readme.read_text(encoding="utf-8")), READINGS)
+    rows = []
+    for place, token in enumerate(parsed):
+        if token.type == "heading_open" and token.tag == "h3":
+            title, paragraph = parsed[place + 1].content, parsed[place + 3 :][:2]
+            text = paragraph[1].content if paragraph and paragraph[0].type == "paragraph_open" else ""
+            first = re.split(r"(?<=[.:]) (?=[A-Z`])", " ".join(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).split()))[0]
+            anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            link = f"[{title}]({readme.relative_to(findings.ROOT).as_posix()}#{anchor})"
+            rows.append(f"<li>{_markdown(link)}{'. ' if first else ''}{_markdown(first)}</li>")
+    return Markup(f"<ul>{''.join(rows)}</ul>" if rows else "")
 
 
 def _variant(name: str, runs: Sequence[Run]) -> dict[str, Any]:
@@ -264,6 +329,8 @@ def _limitations(
     found = []
     if _has_stand_ins(project, records):
         found.append("Made from stand-in data: the numbers only show that the workflow runs.")
+    elif project.scale.stand_in:
+        found.append("Trained for a few steps: the numbers only show that the workflow runs on these data.")
     used = {name.split("/")[0] for paper in project.papers.values() for name in paper.used_sets}
     for name in sorted(used):
         other = project.dataset(name)

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy.special import entr
 
 from recaps.config.training import Training
+from recaps.models.schedule import learning_rate
 from recaps.npz import Array
 
 #: Values below this count as almost zero.
@@ -33,9 +34,8 @@ def travel(training: Training, factor: float) -> float:
         training: steps, learning rate and its decay.
         factor: multiplies the learning rate.
     """
-    steps = np.arange(training.steps)
-    rates = training.learning_rate * training.lr_decay ** (steps / training.lr_decay_steps)
-    return float(np.maximum(factor * np.maximum(rates, training.lr_floor), training.lr_floor).sum())
+    rates = np.array([learning_rate(training, step) for step in range(training.steps)])
+    return float(np.maximum(factor * rates, training.lr_floor).sum())
 
 
 def early_mean(history: pd.DataFrame, name: str, steps: int) -> float:

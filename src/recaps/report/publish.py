@@ -35,13 +35,13 @@ from recaps.errors import Missing, UserError, nearest
 from recaps.identity import differences
 from recaps.io import digest_of, read_json, write_json
 from recaps.papers import FOLDER, of
-from recaps.report import collect, draw, html, scorecard
+from recaps.report import collect, draw, findings, html, scorecard
 from recaps.report.charts import thin
 from recaps.report.claims import printed, read
 from recaps.report.measured import METRICS, dirty, finished_papers, head_results, measured_seeds, read_records, stand_in
 from recaps.report.results import Results, of_project
 from recaps.workflow import layout
-from recaps.workflow.layout import RECORD_FILES, Layout
+from recaps.workflow.layout import PUBLISHED_FILES, RECORD_FILES, Layout
 from recaps.workflow.plan import Plan
 from recaps.workflow.receipts import changed, refuse
 from recaps.workflow.state import State
@@ -53,7 +53,6 @@ MOST_BYTES = 30_000_000
 
 MANIFEST = "MANIFEST.json"
 PAGE = "index.html"
-OF_RUN = (*RECORD_FILES, "scores.json", "heads.json")
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 #: Added to the caption of a figure that is kept.
@@ -120,7 +119,8 @@ def _replacing(published: Path) -> Iterator[Path]:
 
 def _choose(results: Path, papers: Sequence[str]) -> list[str]:
     """The papers to publish; every named one must be finished."""
-    there = finished_papers(results)
+    made = [name for name in papers if any(map(_is_whole, _runs(Layout(results), name)))]
+    there = dict.fromkeys([*finished_papers(results), *made])
     if not there:
         raise UserError(f"{results}: no finished paper (no {METRICS}); {_finish(results)}")
     for name in papers:
@@ -155,7 +155,7 @@ def _add(results: Layout, record: Layout, name: str, project: Project, allow_dir
     made = [_check_run(run, state, name) for run in runs]
     for run in runs:
         shutil.rmtree(target := record.folder / run.relative_to(results.folder), ignore_errors=True)
-        for file in (run / file for file in OF_RUN if (run / file).exists()):
+        for file in (run / file for file in PUBLISHED_FILES if (run / file).exists()):
             _copy(file, target / file.name)
     for timing in paper.timings:
         made += _add_timing(results.timing(name, timing), record.timing(name, timing))
@@ -196,7 +196,7 @@ def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
         raise UserError(f"{run}: made from stand-in data, which is never published; run a scale with official data")
     if own := record.get("dataset", {}).get("own"):
         raise UserError(f"{run}: made from your own data ({own}), which are never published")
-    refuse(changed(run / file for file in OF_RUN if (run / file).exists()))
+    refuse(changed(run / file for file in PUBLISHED_FILES if (run / file).exists()))
     jobs = state.plan.jobs_of(name, run.parent.name, _seed(run))
     if differing := next((f"{job}: {text}" for job in jobs if (text := state.difference(job))), ""):
         raise UserError(f"{run}: {differing}; run it again, or move this folder away")
@@ -328,7 +328,8 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         left_out=whole.left_out,
     )
     other = [run for each in about.values() for run in each.get("other_settings", ())]
-    html.build(whole, building, building / PAGE, linked=True, other_settings=other)
+    found = {name: findings.read(building, config, name) for name in ("", *whole.papers)}
+    html.build(whole, building, building / PAGE, linked=True, found=found, other_settings=other)
     written = {path.relative_to(building).as_posix(): path for path in sorted(building.rglob("*")) if path.is_file()}
     if (total := sum(path.stat().st_size for path in written.values())) > MOST_BYTES:
         raise UserError(
@@ -489,6 +490,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             without=options.without,
             allow_dirty=options.allow_dirty,
         )
+    findings.write(options.results.resolve().parent)
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
     papers = ", ".join(f"{name} (without {each})" if each else name for name, each in names.items())

@@ -9,12 +9,19 @@ from torch.nn.functional import pad
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models.model import Batch
+from recaps.training.device import move
 from recaps.training.images import ImagePairs, Images, shifted
 from recaps.training.randomness import ShufflingQueue, batch_indices, generator
 
+Drawn = dict[str, Tensor]
+"""The random numbers of a batch by what they change, each [B, ...]."""
+
 
 class Batches:
-    """The training batches of a run; a batch is a function of the step."""
+    """The training batches of a run; a batch is a function of the step.
+
+    `draw` makes the random numbers of a batch on the host, `make` the batch from them on the device.
+    """
 
     def __init__(self, images: Images, training: Training, seed: int, device: torch.device) -> None:
         changes = ("pad", "shift", "queue", "crop", "flip", "brightness", "contrast", "standardise")
@@ -26,14 +33,42 @@ class Batches:
         self.queue = ShufflingQueue(training.queue, seed) if training.queue else None
 
     def __call__(self, step: int) -> Batch:
-        indices, offsets = self._drawn(step)
-        batch = self.images(indices.to(self.device))
-        changed = {"images": self._changed(batch["images"], offsets, step)}
+        return self.make({name: move(values, self.device) for name, values in self.draw(step).items()})
+
+    def draw(self, step: int) -> Drawn:
+        """Draw, on the host, what a step's batch is made from.
+
+        Returns:
+            `indices` of images, int64 [B]; and, if they change, `offsets` of the shift in pixels, int64 [B, 2]; first
+            row and column of the `crop`, int64 [B, 2]; whether they `flip`, bool [B]; `brightness`, from -1 to 1, and
+            `contrast`, [B].
+        """
+        training, size = self.training, self.training.batch_size
+        indices, offsets = self._images_and_shifts(step)
+        drawn = {"indices": indices}
+        if training.shift:
+            drawn["offsets"] = offsets
+        if training.crop:
+            _, height, width = self.images.images.shape[1:]
+            spare = torch.tensor([height, width]) + 2 * training.pad - training.crop + 1
+            drawn["crop"] = (torch.rand(size, 2, generator=generator(self.seed, "crop", step)) * spare).long()
+        if training.flip:
+            drawn["flip"] = torch.rand(size, generator=generator(self.seed, "flip", step)) < 0.5
+        if training.brightness:
+            drawn["brightness"] = self._uniform("brightness", step, -1, 1)
+        if training.contrast:
+            drawn["contrast"] = self._uniform("contrast", step, *training.contrast)
+        return drawn
+
+    def make(self, drawn: Drawn) -> Batch:
+        """Make a batch, on the device, from what `draw` returned."""
+        batch = self.images(drawn["indices"])
+        changed = {"images": self._changed(batch["images"], drawn)}
         if "parts" in batch:
             changed["parts"] = as_float(batch["parts"].flatten(0, 1)).unflatten(0, batch["parts"].shape[:2])
         return batch | changed
 
-    def _drawn(self, step: int) -> tuple[Tensor, Tensor]:
+    def _images_and_shifts(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the indices [B] of a step's images and their shifts in pixels, [B, 2].
 
         In the queue, record i * V + v is image i with shift v; an image has V shifts.
@@ -48,37 +83,34 @@ class Batches:
         indices = batch_indices(n, size, self.seed, step, self.images.versions)
         return indices, torch.randint(-shift, shift + 1, (size, 2), generator=random)
 
-    def _changed(self, images: Tensor, offsets: Tensor, step: int) -> Tensor:
-        """Apply the step's random changes: pad, shift, crop, flip, brightness, contrast, in this order.
+    def _changed(self, images: Tensor, drawn: Drawn) -> Tensor:
+        """Change images at random: pad, shift, crop, flip, brightness, contrast, in this order.
 
         Images are standardised after padding (`first`), after all changes (`last`), or not at all.
         """
-        training, size = self.training, len(images)
+        training = self.training
         images = padded(images, training.pad)
         first = training.standardise == "first"
         if first:
             images = standardised(as_float(images))
         if training.shift:
-            images = shifted(images, offsets.to(self.device))
-        if crop := training.crop:
-            spare = torch.tensor(images.shape[2:]) - crop + 1
-            corners = torch.rand(size, 2, generator=generator(self.seed, "crop", step)) * spare
-            images = cropped(images, corners.long().to(self.device), crop)
+            images = shifted(images, drawn["offsets"])
+        if training.crop:
+            images = cropped(images, drawn["crop"], training.crop)
         if training.flip:
-            mirror = torch.rand(size, generator=generator(self.seed, "flip", step)) < 0.5
-            images = torch.where(mirror.to(self.device)[:, None, None, None], images.flip(3), images)
+            images = torch.where(drawn["flip"][:, None, None, None], images.flip(3), images)
         images = as_float(images)
         if training.brightness:
-            images = images + self._uniform("brightness", step, -1, 1) * training.brightness / (1 if first else 255)
+            images = images + drawn["brightness"][:, None, None, None] * training.brightness / (1 if first else 255)
         if training.contrast:
             mean = images.mean((2, 3), keepdim=True)
-            images = mean + (images - mean) * self._uniform("contrast", step, *training.contrast)
+            images = mean + (images - mean) * drawn["contrast"][:, None, None, None]
         return standardised(images) if training.standardise == "last" else images
 
     def _uniform(self, purpose: str, step: int, low: float, high: float) -> Tensor:
-        """Draw a number for every image, [B, 1, 1, 1]."""
+        """Draw a number for every image, [B]."""
         values = torch.rand(self.training.batch_size, generator=generator(self.seed, purpose, step))
-        return (low + (high - low) * values).to(self.device)[:, None, None, None]
+        return low + (high - low) * values
 
 
 def view(images: Tensor, training: Training) -> Tensor:

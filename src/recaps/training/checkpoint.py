@@ -103,10 +103,3 @@ def keep_snapshot(folder: Path, model: nn.Module, step: int) -> None:
     """Write the weights after a step. A run that is resumed writes the same bits again."""
     tensors = saved.weights(model, f"step-{step}/")
     io.write_bytes(snapshot(folder, step), safetensors.torch.save(tensors))
-
-
-def sweep(folder: Path) -> None:
-    """Remove partial files of trainers that were killed. Call it only with the folder's lease."""
-    for pattern in (f".{FILE}.new.*.part", ".step-*.part"):
-        for left in folder.glob(pattern):
-            left.unlink(missing_ok=True)

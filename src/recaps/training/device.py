@@ -9,6 +9,7 @@ import sys
 from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
 from recaps.errors import UserError
 
@@ -74,6 +75,11 @@ def multiply_by_onednn() -> None:
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     if wide and not has_amx and cpuinfo("vendor_id") != "GenuineIntel":
         torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
+
+
+def move(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values from the host to a device. A GPU copies them from page-locked memory, so that the host goes on."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def arithmetic(device: torch.device, precision: str) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recaps.arrays import Arrays
 from recaps.models.model import Batch
+from recaps.training.device import move
 
 _WORD = 2**63 - 1
 
@@ -25,8 +26,8 @@ class Images:
     versions = 1
 
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
-        self.images = torch.tensor(arrays.images).to(device)
-        self.labels = torch.tensor(arrays.labels).to(device)
+        self.images = move(torch.tensor(arrays.images), device)
+        self.labels = move(torch.tensor(arrays.labels), device)
 
     def __len__(self) -> int:
         return len(self.labels) * self.versions
@@ -60,7 +61,6 @@ class ImagePairs(Images):
             `images`, uint8 [B, C, H, W]: the sum of two images, clipped at 255; their `labels`, int64 [B, 2]; `parts`,
             uint8 [B, 2, C, H, W]: each of the two images alone.
         """
-        indices = indices.to(self.labels.device)
         base = indices % len(self.labels)
         partner = self._partner(base, indices)
         parts = [

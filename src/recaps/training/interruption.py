@@ -1,4 +1,4 @@
-"""Requests to stop a run (SIGTERM)."""
+"""Requests to stop a run (SIGTERM, or Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ class Interrupted(TryAgain):
 
 
 class StopRequests:
-    """A context in which SIGTERM only sets `requested`. Leaving it restores the earlier handler."""
+    """A context in which SIGTERM and the first SIGINT only set `requested`. Leaving it restores the earlier handlers.
+
+    A process that ignores SIGINT, as in the background of a script, continues to do so.
+    """
 
     def __init__(self) -> None:
         self.requested = False
-        self._earlier: Any = None
+        self._earlier: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            self._earlier = signal.signal(signal.SIGTERM, self._request)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+                    self._earlier[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self._earlier is not None:
-            signal.signal(signal.SIGTERM, self._earlier)
+        for number, handler in self._earlier.items():
+            if handler is not None:
+                signal.signal(number, handler)
 
     def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
         self.requested = True

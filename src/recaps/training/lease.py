@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
+import sys
 import threading
 import time
 import uuid
@@ -28,7 +28,7 @@ class Lease:
 
     The lease is free if its holder is a process on this host that has ended, or an earlier start of the same cluster
     job on another host. Otherwise, on another host, it is free if nobody touches it for `patience` seconds; entering
-    waits for that.
+    waits for that, and says so. A file that is no lease is replaced.
 
     Args:
         folder: the folder that it protects.
@@ -36,8 +36,9 @@ class Lease:
         what: what the holder makes, for others to read.
 
     Raises:
-        TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease.
-        UserError: on entry, if the file system has no hard links.
+        TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease, or
+            if it was removed.
+        UserError: on entry, if the file system has no hard links; on `touch`, if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, patience: float = 120, what: str = "") -> None:
@@ -70,7 +71,8 @@ class Lease:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if _read(self.file).get("token") == self.me["token"]:
-            self.file.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder can no longer be written; the lease of an ended process is free
+                self.file.unlink()
 
     def touch(self) -> None:
         """Signal that the holder is alive. Call it often; it acts every `TOUCHED` seconds."""
@@ -78,9 +80,14 @@ class Lease:
         if now - self._touched < TOUCHED:
             return
         self._touched = now
-        if _read(self.file).get("token") != self.me["token"]:
-            raise TryAgain(f"{self.file}: another process has taken over this run; this one stops without saving")
-        self.file.touch()
+        try:
+            if _read(self.file).get("token") != self.me["token"] and self._time():
+                raise TryAgain(f"{self.file}: another process has taken over this run; this one stops without saving")
+            os.utime(self.file)
+        except FileNotFoundError as error:
+            raise TryAgain(f"{self.file}: was removed during the run, perhaps with its folder; run again") from error
+        except OSError as error:
+            raise io.explain(error, self.file) from error
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -90,7 +97,7 @@ class Lease:
         def keep() -> None:
             while not done.wait(TOUCHED) and _read(self.file).get("token") == self.me["token"]:
                 with suppress(OSError):
-                    self.file.touch()
+                    os.utime(self.file)
 
         thread = threading.Thread(target=keep, daemon=True)
         thread.start()
@@ -102,14 +109,13 @@ class Lease:
 
     def _evict(self) -> None:
         """Remove the lease of a holder that has ended. On another host, wait to find out."""
-        holder = _read(self.file)
-        while self._lives(holder):
-            age = self._age()
-            if holder.get("host") == self.me["host"] or _read(self.file) != holder:
-                self._refuse(holder, age)
-            time.sleep(min(1.0, self.patience / 10))
-            if self._age() < age:
-                self._refuse(holder, self._age())
+        holder, touched = _read(self.file), self._time()
+        if touched and not {"host", "pid", "started"} <= holder.keys():
+            print(f"recaps: {self.file}: names no process, so it is no lease; replaced", file=sys.stderr, flush=True)
+        elif (lives := self._lives(holder)) is None:
+            self._wait(holder, touched)
+        elif lives:
+            self._refuse(holder)
         removed = self.file.with_name(f".lease.{self.me['token']}.old")
         try:
             os.rename(self.file, removed)
@@ -120,25 +126,47 @@ class Lease:
             os.link(removed, self.file)
         removed.unlink()
 
-    def _lives(self, holder: dict[str, Any]) -> bool:
-        there = processes.lives(holder)
-        if there is not None:
-            return there
-        if holder.get("job") and holder["job"] == self.me["job"]:
+    def _lives(self, holder: dict[str, Any]) -> bool | None:
+        """Return whether the holder still runs; None if it is on another host."""
+        try:
+            there = processes.lives(holder)
+        except (TypeError, ValueError):  # no process can have such an id or time
             return False
-        return self._age() < self.patience
+        earlier = holder.get("job") and holder["job"] == self.me["job"]
+        return False if there is None and earlier else there
 
-    def _refuse(self, holder: dict[str, Any], age: float) -> None:
+    def _wait(self, holder: dict[str, Any], touched: float) -> None:
+        """Wait until nobody has touched the lease for `patience` seconds; refuse it if somebody does.
+
+        The clocks of hosts differ: a touch in the future counts as one of now.
+        """
+        left = self.patience - max(0.0, time.time() - touched)
+        if left <= 0:
+            return
+        print(
+            f"recaps: {self.file}: waiting {left:.0f} s to see if {_name(holder)}, which trained this run, has ended",
+            file=sys.stderr,
+            flush=True,
+        )
+        end = time.monotonic() + left
+        while (now := self._time()) and time.monotonic() < end:
+            if now != touched or _read(self.file) != holder:
+                self._refuse(_read(self.file))
+            time.sleep(min(1.0, self.patience / 10))
+
+    def _refuse(self, holder: dict[str, Any]) -> None:
+        seen = max(0.0, time.time() - self._time())
         raise TryAgain(
-            f"{self.file}: process {holder.get('pid')} on {holder.get('host')} trains this run (last seen {age:.0f} s"
-            " ago); wait until it ends, or stop it and try again"
+            f"{self.file}: {_name(holder)} trains this run (last seen {seen:.0f} s ago); wait until it ends, or stop"
+            " it and try again"
         )
 
-    def _age(self) -> float:
+    def _time(self) -> float:
+        """Return the time of the last touch; 0 if there is no lease."""
         try:
-            return time.time() - self.file.stat().st_mtime
+            return self.file.stat().st_mtime
         except FileNotFoundError:
-            return math.inf
+            return 0.0
 
 
 def holder(folder: Path) -> dict[str, Any]:
@@ -146,8 +174,14 @@ def holder(folder: Path) -> dict[str, Any]:
     return _read(folder / FILE)
 
 
+def _name(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid')} on {holder.get('host')}"
+
+
 def _read(file: Path) -> dict[str, Any]:
+    """Return the content of a lease; empty if there is none, or if it is none."""
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recaps import io
 from recaps.errors import TryAgain, UserError
-from recaps.models.model import Model, learning_rate
+from recaps.models.model import Model
+from recaps.models.schedule import learning_rate
 from recaps.training import checkpoint
 from recaps.training.batches import Batches
 from recaps.training.interruption import Interrupted, StopRequests
 from recaps.training.lease import Lease
-from recaps.training.step import take_step
+from recaps.training.step import take_steps
+
+#: The file of all starts of a run.
+STARTS = "starts.json"
 
 
 @dataclass
@@ -31,7 +37,7 @@ class Progress:
     seconds: float = 0.0
     """Training time over all starts."""
     interruptions: int = 0
-    """Number of times that the run was interrupted and resumed."""
+    """Number of times that the run was interrupted and started again."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums of the metrics since the last row of the history."""
     history: list[dict[str, float]] = field(default_factory=list)
@@ -64,10 +70,10 @@ def fit(
         start: description of this start, for the record.
         test: returns the test error in percent, every `evaluate_every` steps. It should call its argument often, to
             keep the lease.
-        report: called with every new row of the history.
+        report: called with every row of the history, first with those of earlier starts.
 
     Raises:
-        Interrupted: the process received SIGTERM; the state is saved.
+        Interrupted: the process received SIGTERM or SIGINT; the state is saved.
         TryAgain: another process has taken the lease, or the disk is full at a snapshot or at the end. Work since the
             last checkpoint is then lost.
         UserError: the loss is not finite.
@@ -75,13 +81,18 @@ def fit(
     training = model.training_options
     model.train()
     with StopRequests() as stop:
-        checkpoint.sweep(folder)
+        io.sweep([folder / "*"])
         progress = _resume(model, folder, fingerprint)
-        progress.starts.append(start)
+        unfinished = progress.step < training.steps
+        _add_start(progress, start, folder, unfinished)
+        for row in progress.history:  # so that the log is whole
+            report(row)
+        if progress.step and unfinished:
+            print(f"continuing from step {progress.step} of {training.steps}", file=sys.stderr, flush=True)
         clock, saved = time.perf_counter(), time.perf_counter()
         waiting: list[dict[str, Tensor]] = []
-        while progress.step < training.steps:
-            waiting.append(take_step(model, batches, progress.step))
+        for metrics in take_steps(model, batches, range(progress.step, training.steps)):
+            waiting.append(metrics)
             progress.step += 1
             if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)
@@ -105,10 +116,8 @@ def fit(
                 there = _save(model, progress, folder, fingerprint)
                 saved = time.perf_counter()
             if stopping and progress.step < training.steps:
-                where = "this step" if there else "the checkpoint before"
-                raise Interrupted(
-                    f"stopped at step {progress.step} of {training.steps}; run again to continue from {where}"
-                )
+                where = "" if there else " from the checkpoint before"
+                raise Interrupted(f"stopped at step {progress.step} of {training.steps}; run again to continue{where}")
         _check_weights(model, progress, folder)
         # Kept in case writing the results fails; the optimisers' state is no longer needed.
         checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
@@ -121,9 +130,8 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path,
     Only this function waits for the device.
     """
     first = progress.step - len(waiting)
-    for offset, metrics in enumerate(waiting):
-        for name, value in metrics.items():
-            number = float(value)
+    for offset, metrics in enumerate(_numbers(waiting)):
+        for name, number in metrics.items():
             if not math.isfinite(number) and first + offset == 0:
                 mend = "correct the model or its routing, or try precision: float32"
                 raise UserError(f"training stopped: '{name}' is {number} before the first update; {mend}")
@@ -135,6 +143,14 @@ def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path,
     now = time.perf_counter()
     progress.seconds += now - clock
     return now
+
+
+def _numbers(waiting: list[dict[str, Tensor]]) -> list[dict[str, float]]:
+    """Copy the metrics of steps to the host, all at once."""
+    if not waiting:
+        return []
+    values = iter(torch.stack([value.float() for metrics in waiting for value in metrics.values()]).tolist())
+    return [{name: next(values) for name in metrics} for metrics in waiting]
 
 
 def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, float]:
@@ -179,8 +195,17 @@ def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
     for name, saved in state["optimizers"].items():
         model.optimizers()[name].load_state_dict(saved)
     progress = Progress(**state["progress"])
-    progress.interruptions += progress.step < model.training_options.steps
     return progress
+
+
+def _add_start(progress: Progress, start: dict[str, Any], folder: Path, unfinished: bool) -> None:
+    """Add a start to the record. A file keeps them, too, as some are stopped before their first checkpoint."""
+    file = folder / STARTS
+    earlier = max(progress.starts, io.read_json(file) if file.exists() else [], key=len)
+    progress.starts = [*earlier, start]
+    progress.interruptions = len(earlier) if unfinished else progress.interruptions
+    with suppress(TryAgain):  # the disk is full; the checkpoints hold them, too
+        io.write_json(file, progress.starts)
 
 
 def _check_weights(model: Model, progress: Progress, folder: Path) -> None:

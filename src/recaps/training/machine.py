@@ -1,9 +1,11 @@
-"""Descriptions of the machine, for records. Nothing here affects a number that is computed."""
+"""What records and messages tell of the machine. Nothing here affects a number that is computed."""
 
 from __future__ import annotations
 
 import platform
 import sys
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 
@@ -26,6 +28,24 @@ def peak_memory(device: torch.device) -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def telling_of_compilation() -> AbstractContextManager[Any]:
+    """Return a context in which a process says once, in its log and on the terminal, that it compiles kernels."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        told = False
+
+        def on_start(self, _: event.Event) -> None:
+            for stream in dict.fromkeys((sys.stderr, sys.__stderr__)) if not self.told else ():
+                print("recaps: compiling kernels, once on this machine; takes up to a minute", file=stream, flush=True)
+            self.told = True
+
+        def on_end(self, _: event.Event) -> None:
+            pass
+
+    return cast(AbstractContextManager[Any], event.install_listener("numba:compile", Listener()))
 
 
 def _processor() -> str:

@@ -22,7 +22,7 @@ from recaps.evaluation.probes import function
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view, view_shape
 from recaps.training.images import images_of
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 
 #: Steps of each phase, and images whose latents and probes are computed.
 STEPS, IMAGES = 3, 16
@@ -54,7 +54,7 @@ def digests(
     model.train()
     found = {}
     for phase, start in model.phases().items():
-        metrics = [take_step(model, batches, step) for step in range(start, min(start + STEPS, training.steps))]
+        metrics = list(take_steps(model, batches, range(start, min(start + STEPS, training.steps))))
         found[f"steps {phase}".strip()] = _digest([*_tensors(metrics), *model.state_dict().values()])
     model.eval()
     with torch.inference_mode():

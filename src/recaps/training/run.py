@@ -29,7 +29,7 @@ from recaps.training.batches import Batches, view_shape
 from recaps.training.images import images_of
 from recaps.training.lease import Lease
 from recaps.training.loop import Progress, fit
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 from recaps.training.testing import error_on
 
 #: Steps that are timed to find out how many fit into a given time.
@@ -74,7 +74,7 @@ def train(
         given: resources of this start, for the record: `job`, `gpus`, `minutes`.
 
     Raises:
-        Interrupted: the process received SIGTERM and saved its state; run again to continue.
+        Interrupted: the process received SIGTERM or SIGINT and saved its state; run again to continue.
         TryAgain: another process trains this run, or the disk is full.
         UserError: invalid settings or data, images that differ from their record, or a loss that is not finite.
     """
@@ -90,7 +90,7 @@ def train(
         "data": {name: of_split(record) for name, record in splits.items()} | before,
         "modules": dict(modules),
     }
-    with nullcontext(lease) if lease else Lease(checkpoints) as held:
+    with machine.telling_of_compilation(), nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
         folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
 
@@ -162,8 +162,8 @@ def affordable(
             timed = range(start, min(start + TIMED, end))
             for _ in range(2):  # the first time warms up
                 started = time.process_time()
-                for step in timed:
-                    take_step(model, batches, step)
+                for _ in take_steps(model, batches, timed):
+                    pass
                 taken = time.process_time() - started
             seconds += (end - start) / training.steps * taken / len(timed)
         io.write_json(file, {"steps": max(1, round(60 * minutes / seconds))})

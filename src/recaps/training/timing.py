@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,16 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from recaps import io, provenance
-from recaps.arrays import read
+from recaps.arrays import Arrays, read
 from recaps.config.training import Training
-from recaps.models.model import Batch, Model
-from recaps.plain import plain
+from recaps.models.model import Model
+from recaps.nn.kernels import plain
 from recaps.training import device as devices
 from recaps.training import machine
 from recaps.training.batches import Batches, view_shape
 from recaps.training.images import Images, images_of
 from recaps.training.randomness import generator
-from recaps.training.step import fresh_model, take_step
+from recaps.training.step import fresh_model, take_steps
 
 #: A timing warns if the slowest round of a variant takes more than this many times as long as the fastest.
 UNEVEN = 2
@@ -61,66 +61,96 @@ def time_variants(
         project: the git checkout whose commit goes into the record.
     """
     where = devices.choose(device, threads)
-    batch = {} if batch_size is None else {"batch_size": batch_size}
-    trainings = {
-        name: Training.model_validate(settings["training"]).model_copy(update=batch)
-        for name, settings in variants.items()
+    splits = {folder: read(folder) for folder in {*datasets.values()}}
+    images = {folder: images_of(arrays, where) for folder, arrays in splits.items()}
+    timed = {
+        name: _Timed(variants[name], splits[folder], images[folder], batch_size, where)
+        for name, folder in datasets.items()
     }
-    splits = {folder: read(folder) for folder in set(datasets.values())}
-    on_device = {folder: images_of(arrays, where) for folder, arrays in splits.items()}
-    models, steppers, readers = {}, {}, {}
-    for name, folder in datasets.items():
-        shape = view_shape(splits[folder].images.shape[1:], trainings[name])
-        model = fresh_model(variants[name], shape, int(splits[folder].record["classes"]), seed=0)
-        model.place(where).configure(trainings[name])
-        batches = Batches(on_device[folder], trainings[name], 0, where)
-        models[name], readers[name] = model, _reader(model, batches(0)["images"])
-        ends = [*model.phases().values(), trainings[name].steps]
-        steppers[name] = {
-            phase: _stepper(model, batches, phase) for phase in itertools.starmap(range, itertools.pairwise(ends))
-        }
-    for name in variants:
-        readers[name](1)
-        for step in steppers[name].values():
-            step(2)
     names = list(variants)
-    seconds, inference = ({name: list[float]() for name in names} for _ in range(2))
-    of_phases = {name: [(phase.start, phase.stop, list[float]()) for phase in steppers[name]] for name in names}
+    for name in names:
+        timed[name].warm_up()
     for each in range(rounds):
         for place in torch.randperm(len(names), generator=generator(0, "timing", each)).tolist():
-            name = names[place]
-            seconds[name].append(0.0)
-            for (start, stop, own), step in zip(of_phases[name], steppers[name].values(), strict=True):
-                own.append(_timed(step, steps, where) / steps)
-                seconds[name][-1] += (stop - start) * own[-1] / trainings[name].steps
-            inference[name].append(_timed(readers[name], steps, where) / steps)
-    _warn_of_load(seconds, out)
+            timed[names[place]].measure(steps)
+    _warn_of_load({name: each.seconds for name, each in timed.items()}, out)
+    measured = {
+        "seconds_per_step": lambda each: each.seconds,
+        "seconds_per_step_by_phase": lambda each: each.of_phases,
+        "seconds_per_batch_of_inference": lambda each: each.inference,
+        "operations_per_image": _Timed.operations_per_image,
+        "bytes_kept_per_image": _Timed.kept_per_image,
+        "parameters": lambda each: sum(parameter.numel() for parameter in each.model.parameters()),
+        "batch_size": lambda each: each.training.batch_size,
+        "precision": lambda each: devices.resolve(where, each.training.precision),
+    }
     io.write_json(
         out,
         {
             "kind": "timing",
             "rounds": rounds,
             "steps": steps,
-            "seconds_per_step": seconds,
-            "seconds_per_step_by_phase": of_phases,
-            "seconds_per_batch_of_inference": inference,
-            "operations_per_image": {
-                name: _operations_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
-                for name, folder in datasets.items()
-            },
-            "bytes_kept_per_image": {
-                name: _kept_per_image(models[name], steppers[name], trainings[name], on_device[folder], where)
-                for name, folder in datasets.items()
-            },
-            "parameters": {name: sum(each.numel() for each in model.parameters()) for name, model in models.items()},
-            "batch_size": {name: training.batch_size for name, training in trainings.items()},
-            "precision": {name: devices.resolve(where, training.precision) for name, training in trainings.items()},
+            **{what: {name: of(each) for name, each in timed.items()} for what, of in measured.items()},
             "stand_in": any(arrays.record["stand_in"] for arrays in splits.values()),
             "device": machine.describe(where),
             "torch": str(torch.__version__),
             **provenance.describe(project),
         },
     )
+
+
+class _Timed:
+    """A variant's model, functions that take its steps and compute latents, and the seconds that they took.
+
+    Attributes:
+        seconds: seconds per training step, a number per round.
+        of_phases: for each phase, its first step, the step after its last, and the seconds of its steps.
+        inference: seconds per batch of inference.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], arrays: Arrays, images: Images, batch_size: int | None, device: torch.device
+    ) -> None:
+        training = Training.model_validate(settings["training"])
+        self.training = training if batch_size is None else training.model_copy(update={"batch_size": batch_size})
+        self.images, self.device = images, device
+        shape = view_shape(arrays.images.shape[1:], self.training)
+        self.model = fresh_model(settings, shape, int(arrays.record["classes"]), seed=0).place(device)
+        self.model.configure(self.training)
+        batches = Batches(images, self.training, 0, device)
+        self.read = _reader(self.model, batches(0)["images"])
+        ends = [*self.model.phases().values(), self.training.steps]
+        self.phases = [range(*span) for span in itertools.pairwise(ends)]
+        self.steppers = [_stepper(self.model, batches, phase) for phase in self.phases]
+        self.seconds, self.inference = list[float](), list[float]()
+        self.of_phases = [(phase.start, phase.stop, list[float]()) for phase in self.phases]
+
+    def warm_up(self) -> None:
+        self.read(1)
+        for step in self.steppers:
+            step(2)
+
+    def measure(self, steps: int) -> None:
+        """Time `steps` steps of each phase, and as many batches of inference."""
+        mean = 0.0
+        for (start, stop, seconds), step in zip(self.of_phases, self.steppers, strict=True):
+            seconds.append(_timed(step, steps, self.device) / steps)
+            mean += (stop - start) * seconds[-1] / self.training.steps
+        self.seconds.append(mean)
+        self.inference.append(_timed(self.read, steps, self.device) / steps)
+
+    def operations_per_image(self) -> float:
+        """The operations of a training step on two images, divided by two; the mean over the steps of all phases."""
+        counts = [len(phase) * count_operations(self.model, self._pair(), phase[0]) / 2 for phase in self.phases]
+        return sum(counts) / self.training.steps
+
+    def kept_per_image(self) -> float:
+        """The bytes kept in a training step on two images, divided by two; the most over all phases."""
+        return max(count_kept_bytes(self.model, self._pair(), phase[0]) / 2 for phase in self.phases)
+
+    def _pair(self) -> Batches:
+        self.model.train()
+        return Batches(self.images, self.training.model_copy(update={"batch_size": 2}), 0, self.device)
 
 
 def _warn_of_load(seconds: Mapping[str, Sequence[float]], out: Path) -> None:
@@ -133,21 +163,21 @@ def _warn_of_load(seconds: Mapping[str, Sequence[float]], out: Path) -> None:
             )
 
 
-def count_operations(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> float:
+def count_operations(model: Model, batches: Batches, at: int) -> float:
     """Return the floating-point operations that training step `at` needs.
 
     Convolutions and fully connected layers are counted as PyTorch runs them. Votes and routing are counted by their
     equations, because the block-diagonal products that compute them do more arithmetic.
     """
     counter: Any = FlopCounterMode(display=False)
-    with plain(), counter, devices.arithmetic(device, precision):
-        model.training_step(batch, at)
+    with plain(), counter:
+        next(take_steps(model, batches, [at]))
     by_operation = counter.get_flop_counts().get("Global", {})
-    own = model.own_operations(len(batch["labels"]))
+    own = model.own_operations(batches.training.batch_size)
     return own + sum(n for operation, n in by_operation.items() if not own or "bmm" not in str(operation))
 
 
-def count_kept_bytes(model: Model, batch: Batch, at: int, device: torch.device, precision: str) -> int:
+def count_kept_bytes(model: Model, batches: Batches, at: int) -> int:
     """Return the bytes that PyTorch keeps for the backward pass of training step `at`, without the parameters.
 
     These are the tensors of the equations as written, each counted once; fast paths may keep less. Unlike the peak of a
@@ -162,38 +192,19 @@ def count_kept_bytes(model: Model, batch: Batch, at: int, device: torch.device, 
             kept[storage.data_ptr()] = storage
         return tensor
 
-    with plain(), saved_tensors_hooks(keep, lambda tensor: tensor), devices.arithmetic(device, precision):
-        model.training_step(batch, at)
+    with plain(), saved_tensors_hooks(keep, lambda tensor: tensor):
+        next(take_steps(model, batches, [at]))
     return sum(each.nbytes() for each in kept.values())
-
-
-def _operations_per_image(
-    model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
-) -> float:
-    """Return the operations of a training step on two images, divided by two; the mean over the steps of all phases."""
-    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
-    model.train()
-    counts = {phase: count_operations(model, batch, phase[0], device, training.precision) / 2 for phase in phases}
-    return sum(len(phase) * count for phase, count in counts.items()) / training.steps
-
-
-def _kept_per_image(
-    model: Model, phases: Iterable[range], training: Training, images: Images, device: torch.device
-) -> float:
-    """Return the bytes kept in a training step on two images, divided by two; the most over all phases."""
-    batch = Batches(images, training.model_copy(update={"batch_size": 2}), 0, device)(0)
-    model.train()
-    return max(count_kept_bytes(model, batch, phase[0], device, training.precision) / 2 for phase in phases)
 
 
 def _stepper(model: Model, batches: Batches, phase: range) -> Callable[[int], None]:
     """Return a function that trains a model for a further number of steps of a phase, over and over."""
-    numbers = itertools.cycle(phase)
+    taken = take_steps(model, batches, itertools.cycle(phase))
 
     def step(n: int) -> None:
         model.train()
-        for number in itertools.islice(numbers, n):
-            take_step(model, batches, number)
+        for _ in itertools.islice(taken, n):
+            pass
 
     return step
 

@@ -1,14 +1,15 @@
 """Digests of code: of given modules and of all modules of this package that they import.
 
 They tell which code a result was computed with. Editing EM routing makes the EM runs new; editing a figure makes no run
-new. Comments, docstrings, formatting, what is printed or logged, texts of errors, and annotations of arguments, such as
-bounds of a routing's options, do not change a digest.
+new. Comments, docstrings, formatting, what is printed or logged, texts of errors, and annotations of arguments do not
+change a digest.
 Housekeeping has none: settings count by their values, and leases, records and the like compute nothing.
 
 All import statements count, also those inside functions, except those for type checking only. `from package import
 name` leads to the module that defines `name`. Of the packages on the way, only their own text counts, and that of the
 first does not. Style sheets and templates belong to the modules of their folder. Modules that are imported by a
-computed name must be given as roots.
+computed name must be given as roots. A root of another package, such as a user's routing, counts with what it imports
+from that package and from this one.
 
 The digests are kept in the package's `__pycache__` until one of its files changes.
 """
@@ -20,6 +21,7 @@ import atexit
 import fnmatch
 import functools
 import hashlib
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -113,6 +115,8 @@ class Kept:
             self.found = dict(read_json(self.file).get(self.state, {}))
 
     def of(self, roots: tuple[str, ...]) -> dict[str, str]:
+        if any(_top(root) != self.code.package.name for root in roots):
+            return self.code.modules(roots)  # `state` does not know these files
         name = " ".join(roots)
         if name not in self.found:
             self.found[name] = self.code.modules(roots)
@@ -138,6 +142,7 @@ class Code:
 
     def __init__(self, package: Path) -> None:
         self.package = package
+        self.others: set[str] = set()
         self.read = functools.cache(Path.read_bytes)
         self.file = functools.cache(self._file)
         self.digest = functools.cache(self._digest)
@@ -151,6 +156,7 @@ class Code:
 
     def closure(self, roots: Sequence[str]) -> set[str]:
         """Return the roots, all modules that they import, directly or not, and the packages on the way."""
+        self.others |= {_top(root) for root in roots}
         found: set[str] = set()
         waiting = [name for name in roots if ":" in name or not _keeps_house(name)]
         while waiting:
@@ -176,9 +182,14 @@ class Code:
     def _file(self, name: str) -> Path | None:
         """Return the file of a module, or None if there is no such module."""
         first, *rest = name.partition(":")[0].split(".")
-        path = self.package.joinpath(*rest)
-        candidates = (path / "__init__.py", path.with_suffix(".py")) if rest else (path / "__init__.py",)
-        return next((file for file in candidates if first == self.package.name and file.is_file()), None)
+        top: Path | None = self.package / "__init__.py"
+        if first != self.package.name:
+            spec = importlib.util.find_spec(first) if first in self.others else None
+            top = Path(spec.origin) if spec and spec.origin else None
+        if top is None:
+            return None
+        path = (top.parent if top.name == "__init__.py" else top.with_suffix("")).joinpath(*rest)
+        return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
     def _imports(self, name: str) -> list[str]:
         """Return the modules of the package that a module imports."""
@@ -262,6 +273,11 @@ def _bound(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return {node.name}
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+def _top(name: str) -> str:
+    """Return the package of a module or function."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 def _keeps_house(name: str) -> bool:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +24,7 @@ def job(snakemake: Any, *, show: bool = False) -> Iterator[None]:
 
     - Log messages and stderr go to the rule's log; with `show` also to the terminal.
     - UserError: one line on stderr; exit status 1, or 75 if the job may succeed later (TryAgain).
+    - Ctrl-C: likewise; exit status 130.
     - Any other error: the traceback goes to the log, and stderr names the error and the log. Exit status 70.
     - The log of a failed job ends with that line and the exit status; `failure` reads them.
     - A full disk truncates the log but does not stop the job.
@@ -40,12 +41,12 @@ def job(snakemake: Any, *, show: bool = False) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            raise SystemExit(STOPPED) from None
+            _leave(both, log, snakemake, "stopped; run again to continue", STOPPED)
         except UserError as error:
-            _leave(both, log, snakemake.rule, str(error), error.status)
+            _leave(both, log, snakemake, str(error), error.status)
         except Exception as error:
             log.write(traceback.format_exc())
-            _leave(both, log, snakemake.rule, f"{type(error).__name__}: {error} (traceback in {path})", BROKEN)
+            _leave(both, log, snakemake, f"{type(error).__name__}: {error} (traceback in {path})", BROKEN)
         finally:
             sys.stderr = terminal
 
@@ -78,12 +79,20 @@ def project_root(job: Any) -> Path:
 
 
 def given(job: Any) -> dict[str, Any]:
-    """Return what a cluster gave to the job: its number, GPUs and minutes. Empty on a single machine."""
+    """Return what a cluster gave to the job: number, GPUs (or its share of one), minutes. Empty on a single machine."""
     if not (number := os.environ.get("SLURM_JOB_ID")):
         return {}
     # Some sites ask for GPUs by `gres`. The environment then shows the GPUs that Slurm gave.
     seen = len(list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))))
-    return {"job": number, "gpus": job.resources.get("gpu", 0) or seen, "minutes": job.resources.get("runtime", 0)}
+    gpus, minutes = job.resources.get("gpu", 0) or seen, job.resources.get("runtime", 0)
+    if runs := shared():
+        gpus, minutes = gpus / runs, int(os.environ["RECAPS_MINUTES"])
+    return {"job": number, "gpus": gpus, "minutes": minutes}
+
+
+def shared() -> int:
+    """Return the number of trainings in a Slurm job that shares a GPU; 0 in any other job."""
+    return int(os.environ.get("RECAPS_RUNS", 0))
 
 
 def failure(log: Path) -> tuple[str, int] | None:
@@ -96,12 +105,20 @@ def failure(log: Path) -> tuple[str, int] | None:
     return (cause.partition("recaps: ")[2].partition(": ")[2], int(found[1])) if found else None
 
 
+def title_of(rule: str, wildcards: Mapping[str, str]) -> str:
+    """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
+    names = {key: f"seed-{value}" if key == "seed" else value for key, value in wildcards.items()}
+    return " ".join([rule, *filter(None, ["/".join(value for key, value in names.items() if key != "scale")])])
+
+
 #: The last line of a failed job's log.
 _ENDING = re.compile(r"exit status (\d+)")
 
 
-def _leave(both: _Both, log: _Log, rule: str, message: str, status: int) -> None:
-    print(f"recaps: {rule}: {' '.join(message.split())}", file=both, flush=True)
+def _leave(both: _Both, log: _Log, job: Any, message: str, status: int) -> None:
+    if both.isatty():
+        print(end="\r\x1b[K", file=sys.__stderr__)  # the line of progress, if there is one
+    print(f"recaps: {title_of(job.rule, job.wildcards)}: {' '.join(message.split())}", file=both, flush=True)
     log.write(f"exit status {status}\n")
     raise SystemExit(status)
 

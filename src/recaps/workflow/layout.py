@@ -23,6 +23,8 @@ MEASURED_FILES = ("numbers.csv", "arrays.npz")
 HEADS = "heads"
 #: The record of a run, besides the results of its heads: what is drawn, and what is published.
 RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
+#: What is published of a run, as far as it has them.
+PUBLISHED_FILES = (*RECORD_FILES, "scores.json", "heads.json")
 SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 

@@ -13,7 +13,7 @@ from recaps.config.families import families
 from recaps.config.reading import read_yaml
 from recaps.errors import UserError
 from recaps.io import short, write_text
-from recaps.nn.routing import registry
+from recaps.nn import routing
 from recaps.workflow.checks import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -28,11 +28,12 @@ PAPER = """\
 {folder}: a working paper with two variants. Run it on stand-in data:
   snakemake --profile profiles/smoke --config scale=smoke 'papers=[{name}]'"""
 
-MODEL = "{{<<: *mnist, title: {title}, model: {{family: {family}, routing: {{name: {name}, sharpness: 1.0}}}}}}"
-
 ROUTING = """\
 {file}: a working routing. To use it, add a variant to a paper, for example to {paper}/paper.yaml:
-  mnist-{name}: {model}"""
+  mnist-{name}:
+    <<: *mnist
+    title: {title}
+    model: {{family: {family}, routing: {{name: {path}, sharpness: 1.0}}}}"""
 
 
 def make(what: str, name: str, kind: str) -> str:
@@ -48,7 +49,7 @@ def make(what: str, name: str, kind: str) -> str:
     """
     if not re.fullmatch("[a-z][a-z0-9]*", name) or keyword.iskeyword(name):
         raise UserError(f"new {what}: '{name}' is not valid; use lower-case letters and digits")
-    folder = papers.FOLDER if what == "paper" else registry.FOLDER
+    folder = papers.FOLDER if what == "paper" else Path(routing.__file__).parent
     taken = {*TARGETS, *families()} if what == "paper" else set()
     if name in taken or (folder / name).exists() or (folder / f"{name}.py").exists():
         raise UserError(f"new {what}: the name '{name}' is taken; choose another")
@@ -58,13 +59,11 @@ def make(what: str, name: str, kind: str) -> str:
     if what == "paper":
         for file in sorted((TEMPLATES / "paper").glob("*.*")):
             _copy(file, folder / name / file.name, name)
-        told = PAPER.format(folder=short(folder / name), name=name)
-    else:
-        _copy(TEMPLATES / "routing" / f"{kind}.py", file := folder / f"{name}.py", name)
-        paper, family = KINDS[kind]
-        model = MODEL.format(name=name, title=name.capitalize(), family=family)
-        told = ROUTING.format(file=short(file), name=name, paper=paper, model=model)
-    return told + _describe(root)
+        return PAPER.format(folder=short(folder / name), name=name) + _describe(root)
+    _copy(TEMPLATES / "routing" / f"{kind}.py", file := folder / f"{name}.py", name)
+    paper, family = KINDS[kind]
+    path = f"{routing.__name__}.{name}:{name.capitalize()}Routing"
+    return ROUTING.format(file=short(file), name=name, paper=paper, title=name.capitalize(), family=family, path=path)
 
 
 def _copy(source: Path, target: Path, name: str) -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from recaps.errors import TryAgain, UserError
+from recaps.io import sweep
+from recaps.locks import alone
 from recaps.training.lease import Lease
 from recaps.workflow.fingerprint import edited
-from recaps.workflow.job import device, given, project_root
+from recaps.workflow.job import device, given, project_root, shared
 from recaps.workflow.jobs import held
-from recaps.workflow.receipts import changed, known, receipt, refuse
+from recaps.workflow.receipts import changed, known, place, receipt, refuse
 
 #: What PyTorch and NumPy say of arrays that are too large.
 _TOO_LARGE = r"allocate|out of memory|size calculation overflowed|array is too big|Maximum allowed dimension"
@@ -38,6 +40,8 @@ def make(stage: str, job: Any) -> None:
     outputs, folder = [Path(file) for file in _flat(job.output)], Path(job.config["results"], job.config["scale"])
     inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
     with _locked(stage, job) as lease:
+        with alone(outputs[0].parent) if stage == "prepare_dataset" else nullcontext():
+            sweep([*outputs, place(outputs)])
         refuse(changed(inputs))
         if names := edited(job.params.identity["modules"]):
             raise TryAgain(f"{stage}: {', '.join(names)} was edited since this start; run again")
@@ -270,9 +274,10 @@ def _enough_memory() -> Iterator[None]:
         text = " ".join(str(error).split())
         if not isinstance(error, MemoryError) and not re.search(_TOO_LARGE, text):
             raise
-        raise UserError(
-            f"this does not fit into memory ({text[:200]}); make the network or the batch smaller"
-        ) from error
+        told = f"this does not fit into memory ({text[:200]})"
+        if shared():  # the next attempt shares the GPU with fewer trainings
+            raise TryAgain(f"{told}; set `runs_per_gpu` lower") from error
+        raise UserError(f"{told}; make the network or the batch smaller") from error
 
 
 def _flat(files: Any) -> Iterator[str]:

@@ -161,11 +161,11 @@ def test_a_step_of_plain_ascent_is_algorithm_1(penalty: str, l1_factor: str) -> 
 
 def test_weights_learn_from_the_loss_alone() -> None:
     net, data = model(), batch()
-    losses = net.losses(data, 0)
+    losses = net.losses(data)
     (losses["loss"] - losses["objective"]).backward()
     together = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
     weights = {name: p for name, p in net.named_parameters() if name != "coefficients"}
-    alone = torch.autograd.grad(net.losses(data, 0)["loss"], list(weights.values()))
+    alone = torch.autograd.grad(net.losses(data)["loss"], list(weights.values()))
     for name, gradient in zip(weights, alone, strict=True):
         torch.testing.assert_close(together[name], gradient)
 
@@ -182,14 +182,14 @@ def test_the_objective_rises_along_an_update(ascent: str) -> None:
     net, data = model(ascent=ascent, gamma=0.01), batch()
     net.configure(Training(learning_rate=1e-3))
     with torch.no_grad():
-        before = float(net.losses(data, 0)["objective"])
+        before = float(net.losses(data)["objective"])
     frozen = {name: p.detach().clone() for name, p in net.named_parameters() if name != "coefficients"}
     net.training_step(data, 0)
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if name in frozen:
                 parameter.copy_(frozen[name])
-        assert float(net.losses(data, 0)["objective"]) > before
+        assert float(net.losses(data)["objective"]) > before
 
 
 def test_the_coefficients_climb_at_a_fifth_of_the_rate() -> None:

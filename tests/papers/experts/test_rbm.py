@@ -17,7 +17,7 @@ from torch import Tensor
 from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.models import build
-from recaps.models.model import learning_rate
+from recaps.models.schedule import learning_rate
 from recaps.papers.experts.options import RBMOptions
 from recaps.papers.experts.rbm import RBM
 from recaps.training.saved import load_model

@@ -29,6 +29,7 @@ from recaps.papers.probabilistic.generative_model import (
     Capsules,
     Generative,
     concrete,
+    orthogonal_templates,
     starting_poses,
 )
 from recaps.papers.probabilistic.options import GenerativeOptions
@@ -356,13 +357,16 @@ def test_objects_are_inferred_from_the_parts_that_were_drawn() -> None:
 
 def test_every_step_draws_anew_and_the_same_again() -> None:
     net, data = model(), {"images": torch.rand(6, *SHAPE)}
-    found = [net.losses(data, step)["loss"] for step in (0, 1, 0)]
+    found = []
+    for step in (0, 1, 0):
+        net.noise.schedule(step)
+        found.append(net.losses(data)["loss"])
     assert found[0] == found[2] != found[1]
 
 
 def test_losses_are_the_bound_and_what_it_is_made_of() -> None:
     net, images = model(), torch.rand(6, *SHAPE)
-    losses = net.losses({"images": images}, 0)
+    losses = net.losses({"images": images})
     torch.testing.assert_close(-losses["loss"], losses["image"] + losses["parts"] + losses["objects"])
     inferred = net.infer(images, "training")
     torch.testing.assert_close(-losses["loss"], net.bound(images, inferred)["bound"].mean())
@@ -389,13 +393,75 @@ def test_all_that_is_learned_gets_a_gradient_and_its_own_rate() -> None:
 
 
 def test_rates_rise_in_the_first_steps() -> None:
-    net = model(warmup_steps=4)
-    net.configure(Training(steps=10, learning_rate=0.01, lr_decay=1))
+    net = model()
+    net.configure(Training(steps=10, learning_rate=0.01, lr_decay=1, warmup=4))
     rates = []
     for step in range(6):
         net.training_step({"images": torch.rand(4, *SHAPE)}, step)
         rates.append(net.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
+
+
+READ: list[dict[str, Any]] = [
+    {"padding": "valid"},
+    {"object_layers": "own"},
+    {"attention": "present"},
+    {"template_start": "orthogonal"},
+    {"part_pose": "bounded"},
+    {"poses": "gaussian", "gaussian_from": "image", "deltas_first": 0.0},
+    {"learned_probability": True},
+]
+
+
+@pytest.mark.parametrize("reading", READ)
+def test_every_reading_changes_the_model_and_learns_all_that_it_has(reading: dict[str, Any]) -> None:
+    shape, images = (1, 28, 28), torch.rand(4, 1, 28, 28)
+    net, plain = model(shape, **reading), model(shape)
+    losses = []
+    for each in (net, plain):
+        each.configure(Training(steps=10))
+        losses.append([float(each.training_step({"images": images}, step)["loss"]) for step in (1, 2)])
+    assert losses[0] != losses[1]
+    # Scores that all change by the same do not change attention, so biases of keys may have no gradient.
+    still = {name for name, values in net.named_parameters() if values.grad is None or not values.grad.any()}
+    assert all(name.endswith("key.bias") for name in still), still
+    assert all(values.isfinite().all() for values in net.latents(images).values())
+
+
+def test_orthogonal_templates_are() -> None:
+    rows = orthogonal_templates(4, 2, 5).flatten(1)
+    assert (rows.min(), rows.max()) == (0, 1)
+    torch.manual_seed(1)
+    shifted = orthogonal_templates(60, 2, 5).flatten(1)  # more than numbers: no longer all orthogonal
+    assert shifted.shape == (60, 50)
+    # All are scaled by one map, so that for one number c the products (r_i - c) . (r_j - c) are zero.
+    grams = [(rows - c) @ (rows - c).t() for c in torch.linspace(0, 1, 2001)]
+    assert min((each - each.diag().diag()).abs().max() / each.diag().min() for each in grams) < 0.01
+
+
+def test_parts_are_attended_to_as_they_are_present() -> None:
+    """With an absent part, the objects are those of a set without it."""
+    net = model(attention="present")
+    parts = Capsules(torch.tensor([[1.0, 2.0, -200.0, 0.5]]), torch.rand(1, 4, 2, 3))
+    moved = parts._replace(poses=parts.poses.clone())
+    moved.poses[:, 2] += 3
+    torch.testing.assert_close(net.object_encoder(parts).logits, net.object_encoder(moved).logits)
+    every = model()
+    assert not torch.allclose(every.object_encoder(parts).logits, every.object_encoder(moved).logits)
+
+
+def test_labels_set_presences_in_training_alone() -> None:
+    net, images, labels = model(presences_from_labels=4.0), torch.rand(3, *SHAPE), torch.tensor([2, 0, 1])
+    known = net.infer(images, labels=labels).object_belief.logits
+    assert torch.equal(known, torch.tensor([[-4.0, -4, 4], [4, -4, -4], [-4, 4, -4]]))
+    free = net.infer(images).object_belief.logits
+    assert torch.equal(free, model().infer(images, labels=labels).object_belief.logits)
+    losses = [float(net.losses({"images": images, "labels": each})["objects_present"]) for each in (labels, labels)]
+    assert all(math.isfinite(each) for each in losses)
+    net.configure(Training(steps=4))
+    net.training_step({"images": images, "labels": labels}, 0)
+    gradients = [values.grad for values in net.object_encoder.presence.parameters()]
+    assert all(each is None for each in gradients)
 
 
 def test_gaussian_poses_are_points_at_first() -> None:
@@ -606,6 +672,34 @@ def test_free_form_inference_of_presences_alone_and_with_other_draws() -> None:
     assert torch.equal(every["presence"], others["presence"])
 
 
+def test_plain_free_form_inference_follows_the_gradient() -> None:
+    """One step from the amortised posterior, against the difference quotient of the mean bound of the two draws."""
+    net, images = model(free_steps=1, free_rate=1e-4, free_ascent="plain"), torch.rand(2, *SHAPE)
+    made = probes.free_form(net, images, torch.tensor([0, 1]))
+    inferred = net.infer(images)
+
+    def bound(more: float) -> Tensor:
+        logits = inferred.object_belief.logits.clone()
+        logits[1, 2] += more
+        moved = inferred._replace(object_belief=inferred.object_belief._replace(logits=logits))
+        return torch.stack(
+            [
+                net.bound(
+                    images,
+                    moved._replace(
+                        parts=net.draw(moved.part_belief, "free-form/parts", 0, sign),
+                        objects=net.draw(moved.object_belief, "free-form/objects", 0, sign),
+                    ),
+                )["bound"][1]
+                for sign in (1, -1)
+            ]
+        ).mean()
+
+    slope = float((bound(0.05) - bound(-0.05)).detach()) / 0.1
+    moved = float(made["presence_free"][1, 2] - made["presence"][1, 2])
+    assert moved == pytest.approx(1e-4 * slope, rel=0.05)
+
+
 def test_the_antithetic_draw_is_the_mirrored_one() -> None:
     net = model(poses="gaussian")
     belief = net.infer(torch.rand(3, *SHAPE)).object_belief
@@ -695,6 +789,6 @@ def test_it_learns_digits(tmp_path: Path) -> None:
 def test_a_run_that_was_cut_ends_with_the_same_bits(
     poses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {**SMALL, "family": "generative", "poses": poses, "warmup_steps": 5}
+    options = {**SMALL, "family": "generative", "poses": poses}
     settings = {"model": options, "training": {"steps": 12, "batch_size": 8, "log_every": 5}}
     resuming.check(settings, tmp_path, [3, 7], monkeypatch)

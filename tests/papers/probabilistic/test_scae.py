@@ -134,8 +134,8 @@ def test_the_pictures_mixture_survives_extreme_weights() -> None:
 
 
 def test_the_pictures_are_the_templates_in_colour_where_the_poses_put_them() -> None:
-    net, images = model((2, 28, 28)), some(2, (2, 28, 28))["images"]
-    parts = net.parts(images, noise=None)
+    net, images = model((2, 28, 28)).eval(), some(2, (2, 28, 28))["images"]
+    parts = net.parts(images)
     half = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.5, 0.5]])
     with torch.no_grad():
         net.templates.alphas[0] = 40.0
@@ -209,9 +209,10 @@ def test_entropies_match_the_loops() -> None:
 @pytest.mark.parametrize(("constant", "expected"), [(None, 0.4), (4.3, 4.3)])
 def test_the_losses_are_what_the_released_code_adds_up(constant: float | None, expected: float) -> None:
     net, batch = model(within_constant=constant), some(6)
-    found = net.losses(batch, 0)
-    parts = net.parts(batch["images"], noise=0)
-    objects = net.objects(parts, noise=0)
+    found = net.losses(batch)
+    net.noise.schedule(0)  # the same noise again
+    parts = net.parts(batch["images"])
+    objects = net.objects(parts)
     of_images = sum(float((sum(objects.presence[b, k].detach() for k in range(4)) - expected) ** 2) for b in range(6))
     assert found["prior_within"].item() == pytest.approx(of_images / 6, rel=1e-4)
     of_objects = sum(float((sum(objects.presence[b, k].detach() for b in range(6)) - 6 / 10) ** 2) for k in range(4))
@@ -237,25 +238,25 @@ def test_the_losses_are_what_the_released_code_adds_up(constant: float | None, e
 
 
 def test_poses_count_as_much_as_parts_are_present() -> None:
-    net, images = model(), some(2)["images"]
-    parts = net.parts(images, noise=None)
-    absent = net.objects(parts._replace(logits=torch.full_like(parts.logits, -100.0)), noise=None)
+    net, images = model().eval(), some(2)["images"]
+    parts = net.parts(images)
+    absent = net.objects(parts._replace(logits=torch.full_like(parts.logits, -100.0)))
     torch.testing.assert_close(absent.log_likelihood, torch.zeros(2))
-    present = net.objects(parts._replace(logits=torch.full_like(parts.logits, 100.0)), noise=None)
+    present = net.objects(parts._replace(logits=torch.full_like(parts.logits, 100.0)))
     assert (present.log_likelihood.abs() > 1).all()
 
 
 def test_prior_presence_is_the_objects_times_its_surest_parts() -> None:
-    net, images = model(), some(3)["images"]
+    net, images = model().eval(), some(3)["images"]
     seen: list[Capsules] = []
     net.object_decoder.register_forward_hook(lambda layer, inputs, capsules: seen.append(capsules))
-    found = net.objects(net.parts(images, noise=None), noise=None)
+    found = net.objects(net.parts(images))
     assert found.presence.shape == found.mass.shape == (3, 4)
     expected = seen[0].object_logits.sigmoid() * seen[0].part_logits.sigmoid().amax(2)
     torch.testing.assert_close(found.presence, expected)
     with torch.no_grad():
         net.object_decoder.bias[:, 6] = -1e4  # of the objects' own presences, behind six numbers of a pose
-    assert not net.objects(net.parts(images, noise=None), noise=None).presence.any()
+    assert not net.objects(net.parts(images)).presence.any()
 
 
 # Who learns from what
@@ -270,7 +271,7 @@ def learners(net: SCAE, loss: Tensor) -> set[str]:
 
 def test_gradients_stop_between_pictures_and_objects() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch, 0)
+    losses = net.losses(batch)
     of_pictures = {name for name, _ in net.named_parameters() if name.startswith(("part_encoder.", "templates."))}
     assert learners(net, losses["image"]) == of_pictures
     explained = losses["poses"] + losses["prior_within"] + losses["posterior_within"]
@@ -287,13 +288,14 @@ def test_gradients_stop_between_pictures_and_objects() -> None:
 
 def test_labels_teach_nothing_but_the_probes() -> None:
     net, batch = model(), some(8)
-    losses = net.losses(batch, 0)
+    losses = net.losses(batch)
     assert learners(net, losses["probes"]) == {
         f"{probe}_probe.{kind}" for probe in ("prior", "posterior") for kind in ("weight", "bias")
     }
     named = {name: each for name, each in net.named_parameters() if "_probe" not in name}
     gradients = torch.autograd.grad(losses["loss"], list(named.values()))
-    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10}, 0)
+    net.noise.schedule(0)  # the same noise again
+    others = net.losses(batch | {"labels": (batch["labels"] + 1) % 10})
     assert others["probes"] != losses["probes"]
     for one, other in zip(gradients, torch.autograd.grad(others["loss"], list(named.values())), strict=True):
         assert torch.equal(one, other)
@@ -305,7 +307,7 @@ def test_accuracies_are_those_of_the_probes() -> None:
         for probe, answer in ((net.prior_probe, 3), (net.posterior_probe, 5)):
             probe.weight.zero_()
             probe.bias.copy_(torch.arange(10) == answer)
-    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])}, 0)
+    losses = net.losses(batch | {"labels": torch.tensor([3, 3, 3, 5, 5, 1, 2, 4])})
     assert float(losses["accuracy_prior"]) == pytest.approx(3 / 8)
     assert float(losses["accuracy_posterior"]) == pytest.approx(2 / 8)
 
@@ -355,16 +357,19 @@ def test_absent_parts_are_not_attended_to() -> None:
 
 def test_every_step_draws_noise_anew() -> None:
     net, data = model(), some(4)
-    found = [net.losses(data, step)["loss"] for step in (0, 1, 0)]
+    found = []
+    for step in (0, 1, 0):
+        net.noise.schedule(step)
+        found.append(net.losses(data)["loss"])
     assert found[0] == found[2] != found[1]
     calm = model(noise_scale=0.0)
-    losses = [calm.losses(data, step)["loss"] for step in (0, 1)]
+    losses = [calm.losses(data)["loss"] for _ in range(2)]
     assert losses[0] == losses[1]
 
 
 def test_noise_is_uniform_and_as_wide_as_asked() -> None:
     net, images = model(noise_scale=3.0, parts=40), some(64)["images"]
-    noise = (net.parts(images, noise=0).logits - net.parts(images, noise=None).logits).flatten()
+    noise = (net.parts(images).logits - net.eval().parts(images).logits).flatten()
     assert -1.5 <= noise.min() < -1.4
     assert 1.4 < noise.max() <= 1.5
     assert abs(noise.mean()) < 0.1
@@ -374,7 +379,7 @@ def test_noise_is_uniform_and_as_wide_as_asked() -> None:
 def test_latents_depend_on_the_image_alone_unless_noise_is_asked_for() -> None:
     images = some(6)["images"]
     for noise_at_test in (False, True):
-        net = model(noise_at_test=noise_at_test)
+        net = model(noise_at_test=noise_at_test).eval()
         whole, single = net.latents(images), net.latents(images[3:4])
         assert {name: value.shape for name, value in whole.items()} == {
             "presence": (6, 4),
@@ -392,8 +397,9 @@ def test_it_takes_canvases_of_all_shapes(shape: tuple[int, int, int]) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found = net.training_step(batch, 0)
         assert all(math.isfinite(value) for value in found.values())
+        net.eval()
         with torch.inference_mode():
-            pictures = net.pictures(net.parts(batch["images"], noise=None), batch["images"]).mean
+            pictures = net.pictures(net.parts(batch["images"]), batch["images"]).mean
             latents = net.latents(batch["images"])
     assert pictures.shape == (3, *shape)
     assert all(value.dtype == torch.float32 for value in (pictures, *latents.values()))

@@ -308,13 +308,14 @@ def test_killed_half_way_leaves_only_the_part(serve: Callable[..., Server], tmp_
     assert names(tmp_path) == ["f.gz"]
 
 
-def test_a_link_in_place_of_the_part_is_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+def test_a_link_in_place_of_the_part_is_not_followed(tmp_path: Path, link: str) -> None:
     (tmp_path / "mirror" / "toys").mkdir(parents=True)
     (tmp_path / "mirror" / "toys" / "f.gz").write_bytes(CONTENT)
     mine = tmp_path / "mine"
     mine.write_text("a file of the user")
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "f.gz.part").symlink_to(mine)
+    getattr((tmp_path / "out" / "f.gz.part"), link)(mine)
     fetched = fetch(source(), tmp_path / "out", mirror=str(tmp_path / "mirror"))
     assert mine.read_text() == "a file of the user"
     assert not fetched.is_symlink()

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from places import CONFIG
 
 from recaps import npz
+from recaps.cli import main
 from recaps.errors import UserError
 from recaps.papers import FOLDER
 from recaps.report import collect, compare, draw, publish, scorecard
@@ -77,7 +78,7 @@ def try_publish(results: Any, **options: Any) -> None:
 
 
 def run_compare(results: Any) -> int:
-    return compare.main(["--scale", results.scale, "--results", str(results.root.parent)])
+    return main(["compare", str(results.root), str(published(results))])
 
 
 def test_what_is_kept(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,8 +330,9 @@ def test_the_page_links_to_the_files_beside_it(tree: Callable[..., Any]) -> None
     page = (published(results) / "index.html").read_text(encoding="utf-8")
     targets = {target for target in re.findall(r'(?:href|src)="([^"#]+)"', page) if not target.startswith("http")}
     assert targets
-    missing = [target for target in targets if not (published(results) / target).is_file()]
+    missing = [each for each in targets if not each.startswith("..") and not (published(results) / each).is_file()]
     assert missing == []
+    assert "../../../src/recaps/papers/sparse/README.md" in targets
     assert "papers/sparse/figure-3.png" in targets
     assert "runs/sparse/dense/seed-0/record.json" in targets
     assert "base64" not in page
@@ -423,7 +425,7 @@ def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys:
     ), "the scorecard and the paper's runs are as before"
     page = page_of(study)
     assert 'id="paper-sparse.pooling"' in page
-    readmes = re.findall(r"<code>(src/[^<]*README.md)</code>", page)
+    readmes = re.findall(r'href="../../../(src/[^"#]*README.md)"', page)
     assert readmes == ["src/recaps/papers/sparse/README.md"] * 2
     # Rows that are no more are refused when the record is drawn again.
     (published(study) / "runs/sparse.pooling").rename(published(study) / "runs/sparse.pools")
@@ -656,7 +658,7 @@ def test_a_whole_run_beside_a_partial_one(tree: Callable[..., Any], partial_side
     shutil.rmtree(theirs.root)
     yours = tree(seeds=(0,), paper="discriminative", without=without["yours"])
     table = compare.compare(yours.root, published(yours)).set_index("metric")["finding"]
-    only = compare.ONLY_YOURS if partial_side == "published" else compare.ONLY_PUBLISHED
+    only = compare.only(yours.root if partial_side == "published" else published(yours))
     of_fashion = table.index.str.contains("/fashion-")
     assert (table[of_fashion] == only).all()
     assert (table[~of_fashion] == compare.SAME).all()
@@ -702,10 +704,22 @@ def test_what_differs_is_told(tree: Callable[..., Any], capsys: pytest.CaptureFi
     assert table["sparse/dense/svm-mnist"] == compare.DIFFERS
     assert table["sparse/supcaps/argmax-mnist"] == compare.WITHIN
     assert table["sparse/sparsecaps/svm-affnist-b"] == compare.OTHER_DATA
-    assert table["sparse/sparsecaps/rank0-frequency-max"] == compare.ONLY_PUBLISHED
-    assert table["sparse/sparsecaps/something-new"] == compare.ONLY_YOURS
+    assert table["sparse/sparsecaps/rank0-frequency-max"] == compare.only(published(results))
+    assert table["sparse/sparsecaps/something-new"] == compare.only(results.root)
     assert run_compare(results) == 0
-    assert f"1 of {_numbers(results) + 1} numbers differ" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"1 of {_numbers(results) + 1} numbers differ" in output
+    assert f"; 1 {compare.only(results.root)}" in output
+    assert "something-new" not in output, "what one side lacks is counted"
+
+
+def test_folders_of_ones_own_are_compared(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that hold the folder of a scale."""
+    results = tree(seeds=(0,))
+    others = results.root.parents[1] / "others"
+    shutil.copytree(results.root, others / "desk")
+    assert main(["compare", str(results.root), str(others)]) == 0
+    assert f"0 of {_numbers(results)} numbers differ" in capsys.readouterr().out
 
 
 def test_other_settings_are_told(tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -719,7 +733,7 @@ def test_other_settings_are_told(tree: Callable[..., Any], capsys: pytest.Captur
     capsys.readouterr()
     assert run_compare(results) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("made otherwise")]
-    assert lines == [f"made otherwise than published: sparse/dense: training.steps: {theirs} -> 7"]
+    assert lines == [f"made otherwise than in {published(results)}: sparse/dense: training.steps: {theirs} -> 7"]
 
 
 def test_one_seed_each_counts_the_test_set(tree: Callable[..., Any]) -> None:
@@ -741,7 +755,7 @@ def test_only_common_papers_are_compared(tree: Callable[..., Any], capsys: pytes
     capsys.readouterr()
     assert run_compare(other) == 0
     same = _numbers(results)
-    assert f"{same} same\nnot compared, only in yours: discriminative\n" in capsys.readouterr().out
+    assert f"{same} same\nnot compared, only in {other.root}: discriminative\n" in capsys.readouterr().out
     shutil.rmtree(results.papers)
     assert run_compare(other) == 1
     assert re.match(r"recaps: .*no paper in common", capsys.readouterr().err)

@@ -1,6 +1,6 @@
-"""Compiled kernels for CPUs. `fits` decides between a kernel and the plain version; `off` disables all kernels.
+"""Fast forms of layers and routings. `off` disables them all, and what a reader of the papers would write runs.
 
-`off` also disables the other fast paths of CPUs: those that ask `enabled`.
+`fits` and `fits_votes` tell whether a kernel that is compiled for CPUs can be used, `enabled` whether others can.
 
 Kernels import nothing from the layers that call them. A caller imports a kernel when it calls it, because loading the
 compiler takes half a second.
@@ -55,3 +55,16 @@ def off() -> Iterator[None]:
         yield
     finally:
         _enabled = before
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Like `off`, and multiply matrices by PyTorch's default library, to measure what all of this gains."""
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+    products.fp32_precision = "ieee"
+    try:
+        with off():
+            yield
+    finally:
+        products.fp32_precision = before

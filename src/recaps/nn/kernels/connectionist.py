@@ -133,7 +133,7 @@ class _FusedLSTM(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, at_mean: Tensor, at_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_mean: Tensor, grad_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, activations, _children, weight, *matrices, vectors, network, biases, widths, _slots = ctx.arrays
         parts, last = torch.get_num_threads(), widths[-1]
@@ -141,7 +141,7 @@ class _FusedLSTM(torch.autograd.Function):
         shapes += [(*vectors.shape, LANES), network.shape, (last, LANES), (len(biases), LANES)]
         gradients = [np.zeros((parts, *shape), np.float32) for shape in shapes]
         by_input = [np.zeros_like(poses), np.zeros_like(activations)]
-        at = [lanes(each.transpose(2, 3).float()) for each in (at_mean, at_combined)]
+        at = [lanes(each.transpose(2, 3).float()) for each in (grad_mean, grad_combined)]
         in_parts(_backward, *ctx.arrays, *at, *by_input, *gradients, ctx.iterations)
         by_pose, by_activation = (torch.from_numpy(each) for each in by_input)
         by_weight, *rest = (torch.from_numpy(each).sum(0) for each in gradients)
@@ -407,21 +407,21 @@ def _step(gates: Any, units: Any, cell: Any, hidden: Any) -> None:
 
 
 @compiled
-def _step_adjoint(gates: Any, units: Any, before: Any, hidden: Any, at_hidden: Any, at_cell: Any) -> None:
-    """Replace the gates' values by the gradients of their inputs, and at_cell by the gradient of `before`."""
+def _step_adjoint(gates: Any, units: Any, before: Any, hidden: Any, grad_hidden: Any, grad_cell: Any) -> None:
+    """Replace the gates' values by the gradients of their inputs, and grad_cell by the gradient of `before`."""
     for unit in range(units):
         for q in range(0, COLUMNS, LANES):
             at, own = 4 * unit * COLUMNS + q, unit * COLUMNS + q
             enter, value = load(gates, at), load(gates, at + COLUMNS)
             forget, leave = load(gates, at + 2 * COLUMNS), load(gates, at + 3 * COLUMNS)
-            out, at_out = load(hidden, own), load(at_hidden, own)
+            out, grad_out = load(hidden, own), load(grad_hidden, own)
             # The hidden state is leave * tanh(state).
-            at_state = load(at_cell, own) + at_out * (leave - out * out / leave)
-            store(gates, at, at_state * value * enter * (ONE - enter))
-            store(gates, at + COLUMNS, at_state * enter * (ONE - value * value))
-            store(gates, at + 2 * COLUMNS, at_state * load(before, own) * forget * (ONE - forget))
-            store(gates, at + 3 * COLUMNS, at_out * out * (ONE - leave))
-            store(at_cell, own, at_state * forget)
+            grad_state = load(grad_cell, own) + grad_out * (leave - out * out / leave)
+            store(gates, at, grad_state * value * enter * (ONE - enter))
+            store(gates, at + COLUMNS, grad_state * enter * (ONE - value * value))
+            store(gates, at + 2 * COLUMNS, grad_state * load(before, own) * forget * (ONE - forget))
+            store(gates, at + 3 * COLUMNS, grad_out * out * (ONE - leave))
+            store(grad_cell, own, grad_state * forget)
 
 
 @compiled
@@ -443,16 +443,18 @@ def _weighed(coupling: Any, values: Any, rows: Any, out: Any) -> None:
 
 
 @compiled
-def _weighed_adjoint(coupling: Any, values: Any, rows: Any, at_out: Any, at_coupling: Any, at_values: Any) -> None:
+def _weighed_adjoint(
+    coupling: Any, values: Any, rows: Any, grad_out: Any, grad_coupling: Any, grad_values: Any
+) -> None:
     """Add the gradients of `_weighed`."""
     for slot in range(len(coupling)):
         start, c = (slot // TOGETHER * rows) * COLUMNS + slot % TOGETHER * LANES, load(coupling, slot * LANES)
-        found = load(at_coupling, slot * LANES)
+        found = load(grad_coupling, slot * LANES)
         for row in range(rows):
-            x, at = start + row * COLUMNS, load(at_out, row * LANES)
+            x, at = start + row * COLUMNS, load(grad_out, row * LANES)
             found = found + at * load(values, x)
-            add_to(at_values, x, at * c)
-        store(at_coupling, slot * LANES, found)
+            add_to(grad_values, x, at * c)
+        store(grad_coupling, slot * LANES, found)
 
 
 @compiled
@@ -472,12 +474,12 @@ def _softmax(logits: Any, slots: Any, out: Any) -> None:
 
 
 @compiled
-def _softmax_adjoint(coupling: Any, at_coupling: Any, at_logits: Any) -> None:
+def _softmax_adjoint(coupling: Any, grad_coupling: Any, grad_logits: Any) -> None:
     mean = splat(ZERO)
     for at in range(0, coupling.size, LANES):
-        mean = mean + load(coupling, at) * load(at_coupling, at)
+        mean = mean + load(coupling, at) * load(grad_coupling, at)
     for at in range(0, coupling.size, LANES):
-        store(at_logits, at, load(coupling, at) * (load(at_coupling, at) - mean))
+        store(grad_logits, at, load(coupling, at) * (load(grad_coupling, at) - mean))
 
 
 @compiled
@@ -621,18 +623,18 @@ def _network_adjoint(
     transposed: Any,
     widths: Any,
     layer: Any,
-    at_logits: Any,
+    grad_logits: Any,
     tile: Any,
-    at_layer: Any,
-    at_hidden: Any,
-    at_network: Any,
-    at_last: Any,
-    at_biases: Any,
+    grad_layer: Any,
+    grad_hidden: Any,
+    grad_network: Any,
+    grad_last: Any,
+    grad_biases: Any,
     turned: Any,
 ) -> None:
     """Add the gradients of hidden [U * COLUMNS] and of the network. `transposed` holds the transposed matrices.
 
-    The gradients of the last matrix and of the biases, at_last and at_biases, are vectors that are still to be summed.
+    The gradients of the last matrix and of the biases, grad_last and grad_biases, are vectors, still to be summed.
     """
     last = len(widths) - 1
     weight, bias = 0, 0
@@ -640,28 +642,28 @@ def _network_adjoint(
         weight, bias = weight + widths[k] * widths[k - 1], bias + widths[k]
     start = len(layer)
     read = hidden if last == 0 else layer[start - widths[last] * COLUMNS :]
-    at_read = at_hidden if last == 0 else at_layer[start - widths[last] * COLUMNS :]
+    grad_read = grad_hidden if last == 0 else grad_layer[start - widths[last] * COLUMNS :]
     if last:
-        at_read[:] = ZERO
+        grad_read[:] = ZERO
     for slot in range(TOGETHER):
-        at = load(at_logits, (tile * TOGETHER + slot) * LANES)
-        add_to(at_biases, bias * LANES, at)
+        at = load(grad_logits, (tile * TOGETHER + slot) * LANES)
+        add_to(grad_biases, bias * LANES, at)
         for row in range(widths[last]):
             own, to = row * COLUMNS + slot * LANES, row * LANES
-            add_to(at_read, own, network[weight + row] * at)
-            add_to(at_last, to, load(read, own) * at)
+            add_to(grad_read, own, network[weight + row] * at)
+            add_to(grad_last, to, load(read, own) * at)
     for k in range(last, 0, -1):
         size = widths[k] * COLUMNS
         start, weight, bias = start - size, weight - widths[k] * widths[k - 1], bias - widths[k]
-        out, at_out = layer[start : start + size], at_layer[start : start + size]
+        out, grad_out = layer[start : start + size], grad_layer[start : start + size]
         for q in range(size):
-            at_out[q] = ZERO if out[q] <= ZERO else at_out[q]
+            grad_out[q] = ZERO if out[q] <= ZERO else grad_out[q]
         before = widths[k - 1] * COLUMNS
         read = hidden if k == 1 else layer[start - before : start]
-        at_read = at_hidden if k == 1 else at_layer[start - before : start]
-        _outer(at_out, widths[k], read, widths[k - 1], COLUMNS, at_network, weight, turned)
-        _sum_columns(at_out, widths[k], at_biases, bias)
-        _product(transposed, weight, widths[k - 1], widths[k], at_out, at_read, k == 1)
+        grad_read = grad_hidden if k == 1 else grad_layer[start - before : start]
+        _outer(grad_out, widths[k], read, widths[k - 1], COLUMNS, grad_network, weight, turned)
+        _sum_columns(grad_out, widths[k], grad_biases, bias)
+        _product(transposed, weight, widths[k - 1], widths[k], grad_out, grad_read, k == 1)
 
 
 @kernel
@@ -725,18 +727,18 @@ def _backward(
     biases: Any,
     widths: Any,
     slots: int,
-    at_mean: Any,
-    at_combined: Any,
-    at_poses: Any,
-    at_activations: Any,
-    at_weight: Any,
-    at_from_pose: Any,
-    at_from_vote: Any,
-    at_from_hidden: Any,
-    at_vectors: Any,
-    at_network: Any,
-    at_last: Any,
-    at_biases: Any,
+    grad_mean: Any,
+    grad_combined: Any,
+    grad_poses: Any,
+    grad_activations: Any,
+    grad_weight: Any,
+    grad_from_pose: Any,
+    grad_from_vote: Any,
+    grad_from_hidden: Any,
+    grad_vectors: Any,
+    grad_network: Any,
+    grad_last: Any,
+    grad_biases: Any,
     iterations: int,
 ) -> None:
     """Add to the gradients. Each part has its own gradients of parameters.
@@ -753,16 +755,16 @@ def _backward(
     shared, gates = np.empty(rows * LANES, kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
     cells = np.empty((iterations, tiles, units * COLUMNS), kind)
     hiddens, none = np.empty_like(cells), np.zeros(units * COLUMNS, kind)
-    layers, at_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
+    layers, grad_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
     logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
     means, turned = np.empty((iterations + 1, POSE, LANES), kind), np.empty(max(widths.max(), POSE) * COLUMNS, kind)
-    at_votes, at_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
-    at_hidden = np.empty((tiles, units * COLUMNS), kind)
-    at_shares, at_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
-    at_logits, at_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
-    to_pose, to_vote = at_from_pose[part].ravel(), at_from_vote[part].ravel()
-    to_hidden, to_vectors = at_from_hidden[part].ravel(), at_vectors[part]
-    to_network, to_last, to_biases = at_network[part], at_last[part], at_biases[part]
+    grad_votes, grad_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
+    grad_hidden = np.empty((tiles, units * COLUMNS), kind)
+    grad_shares, grad_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
+    grad_logits, grad_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
+    to_pose, to_vote = grad_from_pose[part].ravel(), grad_from_vote[part].ravel()
+    to_hidden, to_vectors = grad_from_hidden[part].ravel(), grad_vectors[part]
+    to_network, to_last, to_biases = grad_network[part], grad_last[part], grad_biases[part]
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
             _votes(poses[b], children[p], weight, votes)
@@ -770,56 +772,56 @@ def _backward(
                 votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network_, biases, widths,
                 slots, iterations, 1, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
             )  # fmt: skip
-            at_votes[:] = ZERO
-            at_cell[:] = ZERO
-            at_hidden[:] = ZERO
-            at_next_shares[:] = ZERO
+            grad_votes[:] = ZERO
+            grad_cell[:] = ZERO
+            grad_hidden[:] = ZERO
+            grad_next_shares[:] = ZERO
             fixed[:] = ZERO  # from here on, the gradient of `fixed`
-            at_mu[:] = at_mean[b, p]
+            grad_mu[:] = grad_mean[b, p]
             for t in range(iterations - 1, -1, -1):
                 share = shares[t + 1]
-                _weighed_adjoint(share, votes, POSE, at_mu, at_next_shares, at_votes)
+                _weighed_adjoint(share, votes, POSE, grad_mu, grad_next_shares, grad_votes)
                 if t == iterations - 1:
-                    _weighed_adjoint(share, cells[t], units, at_combined[b, p], at_next_shares, at_cell)
-                _softmax_adjoint(share, at_next_shares, at_logits)
-                at_shares[:] = ZERO
+                    _weighed_adjoint(share, cells[t], units, grad_combined[b, p], grad_next_shares, grad_cell)
+                _softmax_adjoint(share, grad_next_shares, grad_logits)
+                grad_shares[:] = ZERO
                 shared[:] = ZERO
                 for tile in range(tiles):
                     _network_adjoint(
-                        hiddens[t, tile], network, network_back, widths, layers[t, tile], at_logits, tile,
-                        at_layer, at_hidden[tile], to_network, to_last, to_biases, turned,
+                        hiddens[t, tile], network, network_back, widths, layers[t, tile], grad_logits, tile,
+                        grad_layer, grad_hidden[tile], to_network, to_last, to_biases, turned,
                     )  # fmt: skip
                     gate, before = gates[t, tile], cells[t - 1, tile] if t else none
-                    _step_adjoint(gate, units, before, hiddens[t, tile], at_hidden[tile], at_cell[tile])
+                    _step_adjoint(gate, units, before, hiddens[t, tile], grad_hidden[tile], grad_cell[tile])
                     if t:
                         _outer(gate, rows, hiddens[t - 1, tile], units, COLUMNS, to_hidden, 0, turned)
-                        _product(hidden_back, 0, units, rows, gate, at_hidden[tile], False)
-                    _inputs_adjoint(gate, vectors[2], shares[t], tile, fixed[tile], shared, at_shares, to_vectors[2])
+                        _product(hidden_back, 0, units, rows, gate, grad_hidden[tile], False)
+                    _inputs_adjoint(gate, vectors[2], shares[t], tile, fixed[tile], shared, grad_shares, to_vectors[2])
                 _outer(shared, rows, means[t].ravel(), POSE, LANES, to_pose, 0, turned)
-                _single_product(pose_back, POSE, rows, shared, at_mu)
-                at_next_shares[:] = at_shares
-            # at_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
-            _weighed_adjoint(shares[0], votes, POSE, at_mu, at_next_shares, at_votes)
+                _single_product(pose_back, POSE, rows, shared, grad_mu)
+                grad_next_shares[:] = grad_shares
+            # grad_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
+            _weighed_adjoint(shares[0], votes, POSE, grad_mu, grad_next_shares, grad_votes)
             for tile in range(tiles):
                 _outer(fixed[tile], rows, votes[tile], POSE, COLUMNS, to_vote, 0, turned)
-                _product(vote_back, 0, POSE, rows, fixed[tile], at_votes[tile], True)
+                _product(vote_back, 0, POSE, rows, fixed[tile], grad_votes[tile], True)
                 _fixed_adjoint(
-                    fixed[tile], activations[b], children[p], tile, vectors[1], at_activations[b], to_vectors
+                    fixed[tile], activations[b], children[p], tile, vectors[1], grad_activations[b], to_vectors
                 )
             for slot in range(slots):
-                child, tile, at = children[p, slot], at_votes[slot // TOGETHER], slot % TOGETHER * LANES
-                vote_adjoint(weight, slot, poses[b, child], tile, at, COLUMNS, at_weight[part], at_poses[b, child])
+                child, tile, at = children[p, slot], grad_votes[slot // TOGETHER], slot % TOGETHER * LANES
+                vote_adjoint(weight, slot, poses[b, child], tile, at, COLUMNS, grad_weight[part], grad_poses[b, child])
 
 
 @compiled
 def _inputs_adjoint(
-    at_gates: Any,
+    grad_gates: Any,
     by_coupling: Any,
     coupling: Any,
     tile: Any,
-    at_fixed: Any,
-    at_shared: Any,
-    at_coupling: Any,
+    grad_fixed: Any,
+    grad_shared: Any,
+    grad_coupling: Any,
     to_vector: Any,
 ) -> None:
     """Add the gradients of all inputs of the gates [4U * COLUMNS] except for the hidden state."""
@@ -828,22 +830,22 @@ def _inputs_adjoint(
         share, found = load(coupling, own), splat(ZERO)
         for row in range(len(by_coupling)):
             at, to = row * COLUMNS + slot * LANES, row * LANES
-            d = load(at_gates, at)
+            d = load(grad_gates, at)
             found = found + by_coupling[row] * d
-            add_to(at_fixed, at, d)
-            add_to(at_shared, to, d)
+            add_to(grad_fixed, at, d)
+            add_to(grad_shared, to, d)
             add_to(to_vector, to, share * d)
-        store(at_coupling, own, found)
+        store(grad_coupling, own, found)
 
 
 @compiled
 def _fixed_adjoint(
-    at_fixed: Any,
+    grad_fixed: Any,
     activation: Any,
     children: Any,
     tile: Any,
     by_activation: Any,
-    at_activation: Any,
+    grad_activation: Any,
     to_vectors: Any,
 ) -> None:
     """Add the gradients of the activations, their weights and the bias."""
@@ -851,8 +853,8 @@ def _fixed_adjoint(
         child = children[tile * TOGETHER + slot]
         seen, found = splat(activation[child]), splat(ZERO)
         for row in range(len(by_activation)):
-            d, to = load(at_fixed, row * COLUMNS + slot * LANES), row * LANES
+            d, to = load(grad_fixed, row * COLUMNS + slot * LANES), row * LANES
             found = found + by_activation[row] * d
             add_to(to_vectors[0], to, d)
             add_to(to_vectors[1], to, seen * d)
-        at_activation[child] += first(total(found))
+        grad_activation[child] += first(total(found))

@@ -67,7 +67,7 @@ class _FusedEM(torch.autograd.Function):
         ]
         steps, batch = len(temperatures), len(poses)
         real = arrays[0].dtype
-        shares = 1 / (fields.parents() * outputs)[fields.children].float()
+        shares = 1 / (fields.parents * outputs)[fields.children].float()
         coupling = np.empty((steps, batch, positions, slots, LANES), real)
         coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
         mean = np.empty((steps, batch, positions, POSE, LANES), real)
@@ -89,7 +89,7 @@ class _FusedEM(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, at_mean: Tensor, at_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_mean: Tensor, grad_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, _activations, children, weight, *_rest = ctx.arrays
         real, threads = poses.dtype, torch.get_num_threads()
@@ -102,7 +102,7 @@ class _FusedEM(torch.autograd.Function):
             np.zeros((threads, LANES), real),
         )
         scratch = np.empty((threads, 2, positions, slots, LANES), real)
-        at = (lanes(at_mean.transpose(2, 3).float()), lanes(at_activation.float()))
+        at = (lanes(grad_mean.transpose(2, 3).float()), lanes(grad_activation.float()))
         in_parts(_backward, *ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
         by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -290,26 +290,26 @@ def _backward(
     activation: Any,
     given_mean: Any,
     given_activation: Any,
-    at_poses: Any,
-    at_activations: Any,
-    at_weight: Any,
-    at_beta_u: Any,
-    at_beta_a: Any,
+    grad_poses: Any,
+    grad_activations: Any,
+    grad_weight: Any,
+    grad_beta_u: Any,
+    grad_beta_a: Any,
     scratch: Any,
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES] and activation [B, P, LANES].
     Each part has its own gradients of weight and betas."""
     steps, batch, positions, slots = coupling.shape[:4]
-    votes, at_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
-    at_mean, at_variance = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    votes, grad_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    grad_mean, grad_variance = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     precision, sums = np.empty((POSE, LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
     share = np.empty((slots, LANES), np.float32)
-    at_coupling, at_density, is_output = scratch[part, 0], scratch[part, 1], load(_present(outputs), 0)
+    grad_coupling, grad_density, is_output = scratch[part, 0], scratch[part, 1], load(_present(outputs), 0)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
-        at_density[:] = ZERO
+        grad_density[:] = ZERO
         for t in range(steps - 1, -1, -1):
             if t + 1 < steps:
-                _softmax_adjoint(coupling[t + 1, b], children, at_coupling, at_density, sums)
+                _softmax_adjoint(coupling[t + 1, b], children, grad_coupling, grad_density, sums)
             for p in range(positions):
                 for s in range(slots):
                     vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
@@ -317,84 +317,90 @@ def _backward(
                 for at in range(0, SIZE, LANES):
                     store(precision, at, ONE / load(variance[t, b, p], at))
                 if t + 1 == steps:
-                    at_mean[:] = given_mean[b, p]
-                    at_variance[:] = ZERO
-                    at_logit = load(given_activation[b, p], 0) * on * (ONE - on)
+                    grad_mean[:] = given_mean[b, p]
+                    grad_variance[:] = ZERO
+                    grad_logit = load(given_activation[b, p], 0) * on * (ONE - on)
                 else:
-                    at_offset = _density_adjoint(votes, mean[t, b, p], precision, at_density[p], at_mean, at_variance)
-                    at_logit = at_offset * (ONE - on)
-                at_total = _activation_adjoint(
+                    grad_offset = _density_adjoint(
+                        votes, mean[t, b, p], precision, grad_density[p], grad_mean, grad_variance
+                    )
+                    grad_logit = grad_offset * (ONE - on)
+                grad_total = _activation_adjoint(
                     variance[t, b, p],
                     precision,
                     load(total[t, b, p], 0),
                     beta_u,
                     temperatures[t],
                     is_output,
-                    at_logit,
-                    at_variance,
-                    at_beta_u[part],
-                    at_beta_a[part],
+                    grad_logit,
+                    grad_variance,
+                    grad_beta_u[part],
+                    grad_beta_a[part],
                 )
                 inverse = ONE / (load(total[t, b, p], 0) + SMALLEST_SHARE)
                 for s in range(slots):
                     seen = splat(activations[b, children[p, s]])
                     store(share, s * LANES, load(coupling[t, b, p], s * LANES) * seen * inverse)
-                _deviations_adjoint(votes, mean[t, b, p], share, at_mean, at_variance)
+                _deviations_adjoint(votes, mean[t, b, p], share, grad_mean, grad_variance)
                 for s in range(slots):
                     child, at = children[p, s], s * LANES
                     seen, shares = splat(activations[b, child]), load(coupling[t, b, p], at)
-                    at_share = _vote_adjoint(
+                    grad_share = _vote_adjoint(
                         votes[s],
                         *own,
                         precision,
                         load(share, at),
-                        load(at_density[p], at),
-                        at_mean,
-                        at_variance,
-                        at_vote,
+                        load(grad_density[p], at),
+                        grad_mean,
+                        grad_variance,
+                        grad_vote,
                     )
-                    at_weighed = is_output * (at_total + at_share * inverse)
-                    at_activations[b, child] += first(sum_of_lanes(at_weighed * shares))
-                    store(at_coupling[p], at, at_weighed * seen)
-                    vote_adjoint(weight, s, poses[b, child], at_vote, 0, LANES, at_weight[part], at_poses[b, child])
+                    grad_weighed = is_output * (grad_total + grad_share * inverse)
+                    grad_activations[b, child] += first(sum_of_lanes(grad_weighed * shares))
+                    store(grad_coupling[p], at, grad_weighed * seen)
+                    vote_adjoint(
+                        weight, s, poses[b, child], grad_vote, 0, LANES, grad_weight[part], grad_poses[b, child]
+                    )
 
 
 @compiled
-def _softmax_adjoint(coupling: Any, children: Any, at_coupling: Any, at_logits: Any, sums: Any) -> None:
+def _softmax_adjoint(coupling: Any, children: Any, grad_coupling: Any, grad_logits: Any, sums: Any) -> None:
     positions, slots = children.shape
     sums[:] = ZERO
     for p in range(positions):
         for s in range(slots):
             own, at = (p * slots + s) * LANES, children[p, s] * LANES
-            add_to(sums, at, load(coupling, own) * load(at_coupling, own))
+            add_to(sums, at, load(coupling, own) * load(grad_coupling, own))
     for at in range(0, sums.size, LANES):
         store(sums, at, sum_of_lanes(load(sums, at)))
     for p in range(positions):
         for s in range(slots):
             own = (p * slots + s) * LANES
-            off = load(at_coupling, own) - load(sums, children[p, s] * LANES)
-            store(at_logits, own, load(coupling, own) * off)
+            off = load(grad_coupling, own) - load(sums, children[p, s] * LANES)
+            store(grad_logits, own, load(coupling, own) * off)
 
 
 @compiled
-def _density_adjoint(votes: Any, mean: Any, precision: Any, at_density: Any, at_mean: Any, at_variance: Any) -> Any:
+def _density_adjoint(
+    votes: Any, mean: Any, precision: Any, grad_density: Any, grad_mean: Any, grad_variance: Any
+) -> Any:
     """Set the gradients of mean and variance through the log densities, and return that of their common part."""
-    slots, at_offset = len(votes), splat(ZERO)
+    slots, grad_offset = len(votes), splat(ZERO)
     for s in range(slots):
-        at_offset = at_offset + load(at_density, s * LANES)
+        grad_offset = grad_offset + load(grad_density, s * LANES)
     for at in range(0, SIZE, 2 * LANES):
         m0, m1, p0, p1 = load(mean, at), load(mean, at + LANES), load(precision, at), load(precision, at + LANES)
         w = x = y = z = splat(ZERO)
         for s in range(slots):
-            d, v = load(at_density, s * LANES), s * SIZE + at
+            d, v = load(grad_density, s * LANES), s * SIZE + at
             off0, off1 = (load(votes, v) - m0) * p0, (load(votes, v + LANES) - m1) * p1
             d0, d1 = d * off0, d * off1
             w, x, y, z = w + d0, x + d1, y + d0 * off0, z + d1 * off1
-        store(at_mean, at, w)
-        store(at_mean, at + LANES, x)
-        store(at_variance, at, HALF * (y - at_offset * p0))
-        store(at_variance, at + LANES, HALF * (z - at_offset * p1))
-    return at_offset
+        store(grad_mean, at, w)
+        store(grad_mean, at + LANES, x)
+        store(grad_variance, at, HALF * (y - grad_offset * p0))
+        store(grad_variance, at + LANES, HALF * (z - grad_offset * p1))
+    return grad_offset
 
 
 @compiled
@@ -405,24 +411,24 @@ def _activation_adjoint(
     beta_u: Any,
     temperature: Any,
     is_output: Any,
-    at_logit: Any,
-    at_variance: Any,
-    at_beta_u: Any,
-    at_beta_a: Any,
+    grad_logit: Any,
+    grad_variance: Any,
+    grad_beta_u: Any,
+    grad_beta_a: Any,
 ) -> Any:
     """Add the gradients of variance and betas through the activation, and return that of the total weight."""
-    at_cost = MINUS * temperature * at_logit
-    at_total = at_cost * (SIXTEEN * load(beta_u, 0) + HALF * _sum_of_logs(variance))
-    add_to(at_beta_a, 0, is_output * temperature * at_logit)
-    add_to(at_beta_u, 0, is_output * at_cost * total * SIXTEEN)
-    at_logs = HALF * at_cost * total
+    grad_cost = MINUS * temperature * grad_logit
+    grad_total = grad_cost * (SIXTEEN * load(beta_u, 0) + HALF * _sum_of_logs(variance))
+    add_to(grad_beta_a, 0, is_output * temperature * grad_logit)
+    add_to(grad_beta_u, 0, is_output * grad_cost * total * SIXTEEN)
+    grad_logs = HALF * grad_cost * total
     for at in range(0, SIZE, LANES):
-        add_to(at_variance, at, at_logs * load(precision, at))
-    return at_total
+        add_to(grad_variance, at, grad_logs * load(precision, at))
+    return grad_total
 
 
 @compiled
-def _deviations_adjoint(votes: Any, mean: Any, share: Any, at_mean: Any, at_variance: Any) -> None:
+def _deviations_adjoint(votes: Any, mean: Any, share: Any, grad_mean: Any, grad_variance: Any) -> None:
     """Add the gradient of the mean through the deviations from it; share [n, LANES] has the divisor.
 
     Their weighted sum is not zero: the divisor is larger than the sum of weights, and large means are rounded.
@@ -434,9 +440,9 @@ def _deviations_adjoint(votes: Any, mean: Any, share: Any, at_mean: Any, at_vari
             weight, v = load(share, s * LANES), s * SIZE + at
             w, x = w + weight * (load(votes, v) - m0), x + weight * (load(votes, v + LANES) - m1)
             y, z = y + weight * (load(votes, v + 2 * LANES) - m2), z + weight * (load(votes, v + 3 * LANES) - m3)
-        v0, v1, v2, v3 = _load_four(at_variance, at)
-        a0, a1, a2, a3 = _load_four(at_mean, at)
-        _store_four(at_mean, at, a0 - TWO * w * v0, a1 - TWO * x * v1, a2 - TWO * y * v2, a3 - TWO * z * v3)
+        v0, v1, v2, v3 = _load_four(grad_variance, at)
+        a0, a1, a2, a3 = _load_four(grad_mean, at)
+        _store_four(grad_mean, at, a0 - TWO * w * v0, a1 - TWO * x * v1, a2 - TWO * y * v2, a3 - TWO * z * v3)
 
 
 @compiled
@@ -446,16 +452,16 @@ def _vote_adjoint(
     variance: Any,
     precision: Any,
     share: Any,
-    at_density: Any,
-    at_mean: Any,
-    at_variance: Any,
-    at_vote: Any,
+    grad_density: Any,
+    grad_mean: Any,
+    grad_variance: Any,
+    grad_vote: Any,
 ) -> Any:
     """Set the gradient of a vote through mean, variance and log density, and return that of its share."""
-    at_share = splat(ZERO)
+    grad_share = splat(ZERO)
     for at in range(0, SIZE, LANES):
-        off, at_m, at_v = load(votes, at) - load(mean, at), load(at_mean, at), load(at_variance, at)
+        off, grad_m, grad_v = load(votes, at) - load(mean, at), load(grad_mean, at), load(grad_variance, at)
         spread = load(variance, at) - SMALLEST_VARIANCE
-        at_share = at_share + (off * at_m + (off * off - spread) * at_v)
-        store(at_vote, at, share * (at_m + TWO * at_v * off) - at_density * off * load(precision, at))
-    return at_share
+        grad_share = grad_share + (off * grad_m + (off * off - spread) * grad_v)
+        store(grad_vote, at, share * (grad_m + TWO * grad_v * off) - grad_density * off * load(precision, at))
+    return grad_share

@@ -31,42 +31,42 @@ def vote(weight: Any, slot: Any, pose: Any, votes: Any, start: Any, stride: Any)
 
 @compiled
 def vote_adjoint(
-    weight: Any, slot: Any, pose: Any, at_votes: Any, start: Any, stride: Any, at_weight: Any, at_pose: Any
+    weight: Any, slot: Any, pose: Any, grad_votes: Any, start: Any, stride: Any, grad_weight: Any, grad_pose: Any
 ) -> None:
-    """Add the gradients of weight and pose from that of the vote, which starts at index `start` of `at_votes`."""
+    """Add the gradients of weight and pose from that of the vote, which starts at index `start` of `grad_votes`."""
     for a in range(4):
         for c in range(4):
             to, v = (slot * POSE + 4 * a + c) * LANES, start + 4 * a * stride
-            low = load(at_votes, v) * load_one(pose, 4 * c) + load(at_votes, v + stride) * load_one(pose, 4 * c + 1)
-            high = load(at_votes, v + 2 * stride) * load_one(pose, 4 * c + 2)
-            high = high + load(at_votes, v + 3 * stride) * load_one(pose, 4 * c + 3)
-            add_to(at_weight, to, (low + high))
+            low = load(grad_votes, v) * load_one(pose, 4 * c) + load(grad_votes, v + stride) * load_one(pose, 4 * c + 1)
+            high = load(grad_votes, v + 2 * stride) * load_one(pose, 4 * c + 2)
+            high = high + load(grad_votes, v + 3 * stride) * load_one(pose, 4 * c + 3)
+            add_to(grad_weight, to, (low + high))
     r0, r1, r2, r3 = (
-        _row(weight, slot, at_votes, start, stride, 0),
-        _row(weight, slot, at_votes, start, stride, 1),
-        _row(weight, slot, at_votes, start, stride, 2),
-        _row(weight, slot, at_votes, start, stride, 3),
+        _row(weight, slot, grad_votes, start, stride, 0),
+        _row(weight, slot, grad_votes, start, stride, 1),
+        _row(weight, slot, grad_votes, start, stride, 2),
+        _row(weight, slot, grad_votes, start, stride, 3),
     )
     added = totals(
         r0[0], r0[1], r0[2], r0[3], r1[0], r1[1], r1[2], r1[3], r2[0], r2[1], r2[2], r2[3], r3[0], r3[1], r3[2], r3[3]
     )
-    add_to(at_pose, 0, added)
+    add_to(grad_pose, 0, added)
 
 
 @compiled
-def _row(weight: Any, slot: Any, at_votes: Any, start: Any, stride: Any, c: Any) -> Any:
+def _row(weight: Any, slot: Any, grad_votes: Any, start: Any, stride: Any, c: Any) -> Any:
     """Row c of the gradient of the pose, in parts that are still to be summed over the lanes."""
     return (
-        _entry(weight, slot, at_votes, start, stride, c),
-        _entry(weight, slot, at_votes, start + stride, stride, c),
-        _entry(weight, slot, at_votes, start + 2 * stride, stride, c),
-        _entry(weight, slot, at_votes, start + 3 * stride, stride, c),
+        _entry(weight, slot, grad_votes, start, stride, c),
+        _entry(weight, slot, grad_votes, start + stride, stride, c),
+        _entry(weight, slot, grad_votes, start + 2 * stride, stride, c),
+        _entry(weight, slot, grad_votes, start + 3 * stride, stride, c),
     )
 
 
 @compiled
-def _entry(weight: Any, slot: Any, at_votes: Any, start: Any, stride: Any, c: Any) -> Any:
+def _entry(weight: Any, slot: Any, grad_votes: Any, start: Any, stride: Any, c: Any) -> Any:
     at, down = (slot * POSE + c) * LANES, 4 * LANES
-    low = load(weight, at) * load(at_votes, start) + load(weight, at + down) * load(at_votes, start + 4 * stride)
-    high = load(weight, at + 2 * down) * load(at_votes, start + 8 * stride)
-    return low + (high + load(weight, at + 3 * down) * load(at_votes, start + 12 * stride))
+    low = load(weight, at) * load(grad_votes, start) + load(weight, at + down) * load(grad_votes, start + 4 * stride)
+    high = load(weight, at + 2 * down) * load(grad_votes, start + 8 * stride)
+    return low + (high + load(weight, at + 3 * down) * load(grad_votes, start + 12 * stride))

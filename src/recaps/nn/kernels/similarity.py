@@ -91,7 +91,9 @@ class _FusedClusters(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, at_mean: Tensor, at_agreement: Tensor, at_presence: Tensor, _: Tensor) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, grad_mean: Tensor, grad_agreement: Tensor, grad_presence: Tensor, _: Tensor
+    ) -> tuple[Any, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
         poses, log_activations, _children, weight, mixture, precisions, *_rest = ctx.arrays
         threads, real = torch.get_num_threads(), poses.dtype
@@ -104,7 +106,7 @@ class _FusedClusters(torch.autograd.Function):
             np.zeros((threads, LANES), real),
             np.zeros((threads, LANES), real),
         ]
-        at = [lanes(each.float()) for each in (at_mean.transpose(2, 3), at_agreement, at_presence)]
+        at = [lanes(each.float()) for each in (grad_mean.transpose(2, 3), grad_agreement, grad_presence)]
         in_parts(_backward, *ctx.arrays, *ctx.state, *at, *gradients)
         by_pose, by_log, by_weight, by_mixture, *by_lane = (torch.from_numpy(each) for each in gradients)
         to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
@@ -223,68 +225,75 @@ def _backward(
     given_mean: Any,
     given_agreement: Any,
     given_presence: Any,
-    at_poses: Any,
-    at_logs: Any,
-    at_weight: Any,
-    at_mixture: Any,
-    at_precisions: Any,
-    at_lambda2: Any,
-    at_inverse: Any,
+    grad_poses: Any,
+    grad_logs: Any,
+    grad_weight: Any,
+    grad_mixture: Any,
+    grad_precisions: Any,
+    grad_lambda2: Any,
+    grad_inverse: Any,
 ) -> None:
     """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES], agreement and presence
     [B, P, LANES]. Each part has its own gradients of parameters, and each lane its own gradient of the mixture."""
     batch, positions, steps, slots = coupling.shape[:4]
-    votes, at_votes = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, POSE, LANES), np.float32)
-    at_mean, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
-    at_coupling, zero = np.empty((slots, LANES), np.float32), splat(ZERO)
+    votes, grad_votes = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, POSE, LANES), np.float32)
+    grad_mean, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    grad_coupling, zero = np.empty((slots, LANES), np.float32), splat(ZERO)
     each = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
             for s in range(slots):
                 vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
-            at_votes[:] = ZERO
-            at_mean[:] = given_mean[b, p]
+            grad_votes[:] = ZERO
+            grad_mean[:] = given_mean[b, p]
             to_agreement, to_presence = load(given_agreement[b, p], 0), load(given_presence[b, p], 0)
             for t in range(steps - 1, -1, -1):
                 shares, similar = coupling[b, p, t], similarity[b, p, t]
                 common = zero
                 for s in range(slots):
-                    share, at_share = load(shares, s * LANES), zero
+                    share, grad_share = load(shares, s * LANES), zero
                     for at in range(0, SIZE, LANES):
-                        v, at_m = s * SIZE + at, load(at_mean, at)
-                        at_share = at_share + at_m * load(votes, v)
-                        store(at_votes, v, load(at_votes, v) + share * at_m)
-                    at_share = at_share + to_agreement * load(similar, s * LANES)
-                    at_share = at_share + to_presence * splat(log_activations[b, children[p, s]])
-                    store(at_coupling, s * LANES, at_share)
-                    common = common + share * at_share
+                        v, grad_m = s * SIZE + at, load(grad_mean, at)
+                        grad_share = grad_share + grad_m * load(votes, v)
+                        store(grad_votes, v, load(grad_votes, v) + share * grad_m)
+                    grad_share = grad_share + to_agreement * load(similar, s * LANES)
+                    grad_share = grad_share + to_presence * splat(log_activations[b, children[p, s]])
+                    store(grad_coupling, s * LANES, grad_share)
+                    common = common + share * grad_share
                 before[:] = ZERO
                 for s in range(slots):
                     child, at = children[p, s], s * LANES
                     log, share = splat(log_activations[b, child]), load(shares, at)
-                    at_logit = share * (load(at_coupling, at) - common)
-                    scaled = at_logit * load(inverse, 0)
-                    add_to(at_lambda2[part], 0, scaled * log)
-                    add_to(at_inverse[part], 0, at_logit * (load(similar, at) + load(lambda2, 0) * log))
-                    at_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
-                    at_similarity = scaled + to_agreement * share
+                    grad_logit = share * (load(grad_coupling, at) - common)
+                    scaled = grad_logit * load(inverse, 0)
+                    add_to(grad_lambda2[part], 0, scaled * log)
+                    add_to(grad_inverse[part], 0, grad_logit * (load(similar, at) + load(lambda2, 0) * log))
+                    grad_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
+                    grad_similarity = scaled + to_agreement * share
                     squared, slope = _squared_distance(votes, s * SIZE, mean[b, p, t]), zero
                     for q in range(len(mixture)):
                         precision = load(precisions, q * LANES)
-                        weighed = at_similarity * exp(MINUS * squared * precision)
-                        add_to(at_mixture[part], q * LANES, weighed)
+                        weighed = grad_similarity * exp(MINUS * squared * precision)
+                        add_to(grad_mixture[part], q * LANES, weighed)
                         weighed = mixture[q] * weighed
-                        add_to(at_precisions[part], q * LANES, MINUS * weighed * squared)
+                        add_to(grad_precisions[part], q * LANES, MINUS * weighed * squared)
                         slope = slope - weighed * precision
                     slope = TWO * slope
                     for at in range(0, SIZE, LANES):
                         moved = slope * (load(votes, s * SIZE + at) - load(mean[b, p, t], at))
-                        add_to(at_votes, s * SIZE + at, moved)
+                        add_to(grad_votes, s * SIZE + at, moved)
                         add_to(before, at, MINUS * moved)
-                at_mean[:] = before
+                grad_mean[:] = before
                 to_agreement, to_presence = zero, zero  # only the last iteration has these outputs
             for s in range(slots):
                 for at in range(0, SIZE, LANES):
-                    add_to(at_votes, s * SIZE + at, each * load(at_mean, at))
-                own = poses[b, children[p, s]], at_votes, s * SIZE, LANES, at_weight[part], at_poses[b, children[p, s]]
+                    add_to(grad_votes, s * SIZE + at, each * load(grad_mean, at))
+                own = (
+                    poses[b, children[p, s]],
+                    grad_votes,
+                    s * SIZE,
+                    LANES,
+                    grad_weight[part],
+                    grad_poses[b, children[p, s]],
+                )
                 vote_adjoint(weight, s, *own)

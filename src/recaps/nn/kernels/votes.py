@@ -101,8 +101,8 @@ class _ByAgreement(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         capsules, weight = (np.empty_like(each) for each in ctx.arrays[:2])
         given = *ctx.arrays, array(gradient), ctx.constant, capsules, weight
-        at_towards = _sum(_agree_backward, gradient.shape, *given)
-        return torch.from_numpy(capsules), torch.from_numpy(weight), at_towards, None, None
+        grad_towards = _sum(_agree_backward, gradient.shape, *given)
+        return torch.from_numpy(capsules), torch.from_numpy(weight), grad_towards, None, None
 
 
 class _ByCoefficients(torch.autograd.Function):
@@ -145,16 +145,16 @@ def _votes(weight: Any, capsule: Any, votes: Any) -> None:
 
 
 @compiled
-def _votes_backward(weight: Any, capsule: Any, at_votes: Any, at_weight: Any, at_capsule: Any) -> None:
-    """Add the gradient of the weight to `at_weight`, and write that of the capsule."""
-    size = at_votes.size
+def _votes_backward(weight: Any, capsule: Any, grad_votes: Any, grad_weight: Any, grad_capsule: Any) -> None:
+    """Add the gradient of the weight to `grad_weight`, and write that of the capsule."""
+    size = grad_votes.size
     for p in range(len(capsule)):
         value, dot = splat(capsule[p]), splat(ZERO)
         for k in range(0, size, LANES):
-            direction, place = load(at_votes, k), p * size + k
+            direction, place = load(grad_votes, k), p * size + k
             dot = dot + load(weight, place) * direction
-            store(at_weight, place, load(at_weight, place) + value * direction)
-        at_capsule[p] = first(total(dot))
+            store(grad_weight, place, load(grad_weight, place) + value * direction)
+        grad_capsule[p] = first(total(dot))
 
 
 @compiled
@@ -227,30 +227,30 @@ def _agree_backward(
     weight: Any,
     towards: Any,
     coupling: Any,
-    at_sums: Any,
+    grad_sums: Any,
     constant: bool,
-    at_capsules: Any,
-    at_weight: Any,
-    at_towards: Any,
+    grad_capsules: Any,
+    grad_weight: Any,
+    grad_towards: Any,
 ) -> None:
-    """The gradients have the shapes of their values; `at_towards` has one more axis, [parts, ...]."""
+    """The gradients have the shapes of their values; `grad_towards` has one more axis, [parts, ...]."""
     inputs, batch = capsules.shape[:2]
     votes = np.empty(weight.shape[2:], np.float32)
     end = (part + 1) * inputs // parts
     for start in range(part * inputs // parts, end, BLOCK_BACKWARD):
-        at_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        grad_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
         for b in range(batch):
             for i in range(start, min(start + BLOCK_BACKWARD, end)):
                 shares = load(coupling[i, b], 0)
-                at_logits = splat(ZERO)
+                grad_logits = splat(ZERO)
                 if not constant:
                     _votes(weight[i], capsules[i, b], votes)
-                    agreement = shares * _dots(votes, at_sums[b])
-                    at_logits = agreement - shares * total(agreement)
-                    _add(at_logits, votes, at_towards[part, b])
+                    agreement = shares * _dots(votes, grad_sums[b])
+                    grad_logits = agreement - shares * total(agreement)
+                    _add(grad_logits, votes, grad_towards[part, b])
                 for k in range(0, votes.size, LANES):
-                    store(votes, k, shares * load(at_sums[b], k) + at_logits * load(towards[b], k))
-                _votes_backward(weight[i], capsules[i, b], votes, at_weight[i], at_capsules[i, b])
+                    store(votes, k, shares * load(grad_sums[b], k) + grad_logits * load(towards[b], k))
+                _votes_backward(weight[i], capsules[i, b], votes, grad_weight[i], grad_capsules[i, b])
 
 
 @kernel
@@ -279,9 +279,9 @@ def _weigh_backward(
     squash: bool,
     to_votes: Any,
     to_coefficients: Any,
-    at_capsules: Any,
-    at_weight: Any,
-    at_coefficients: Any,
+    grad_capsules: Any,
+    grad_weight: Any,
+    grad_coefficients: Any,
 ) -> None:
     """Compute the gradients of capsules and weight from that of the first sums, [B, D, LANES], and of the coefficients
     from that of the second sums."""
@@ -289,19 +289,19 @@ def _weigh_backward(
     votes = np.empty(weight.shape[2:], np.float32)
     end = (part + 1) * inputs // parts
     for start in range(part * inputs // parts, end, BLOCK_BACKWARD):
-        at_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
-        at_coefficients[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        grad_weight[start : min(start + BLOCK_BACKWARD, end)] = ZERO
+        grad_coefficients[start : min(start + BLOCK_BACKWARD, end)] = ZERO
         for b in range(batch):
             for i in range(start, min(start + BLOCK_BACKWARD, end)):
                 _votes(weight[i], capsules[i, b], votes)
                 weights, along = load(coefficients[i], 0), splat(ZERO)
-                at_weights = _dots(votes, to_coefficients[b])
+                grad_weights = _dots(votes, to_coefficients[b])
                 if squash:
                     squared = _dots(votes, votes) + EPSILON
                     scale = _scale(squared)
                     along = weights * _slope(squared) * _dots(votes, to_votes[b])
-                    weights, at_weights = weights * scale, at_weights * scale
-                store(at_coefficients[i], 0, load(at_coefficients[i], 0) + at_weights)
+                    weights, grad_weights = weights * scale, grad_weights * scale
+                store(grad_coefficients[i], 0, load(grad_coefficients[i], 0) + grad_weights)
                 for k in range(0, votes.size, LANES):
                     store(votes, k, weights * load(to_votes[b], k) + along * load(votes, k))
-                _votes_backward(weight[i], capsules[i, b], votes, at_weight[i], at_capsules[i, b])
+                _votes_backward(weight[i], capsules[i, b], votes, grad_weight[i], grad_capsules[i, b])

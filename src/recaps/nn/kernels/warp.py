@@ -48,9 +48,9 @@ class _Drawn(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         templates, back = ctx.arrays
-        at_templates, at_back = np.zeros_like(templates), np.zeros_like(back)
-        in_parts(_draw_backward, templates, back, array(gradient), at_templates, at_back)
-        return torch.from_numpy(at_templates[..., 1:-1, 1:-1].copy()), torch.from_numpy(at_back), None
+        grad_templates, grad_back = np.zeros_like(templates), np.zeros_like(back)
+        in_parts(_draw_backward, templates, back, array(gradient), grad_templates, grad_back)
+        return torch.from_numpy(grad_templates[..., 1:-1, 1:-1].copy()), torch.from_numpy(grad_back), None
 
 
 @compiled
@@ -110,14 +110,14 @@ def _draw(part: int, parts: int, templates: Any, back: Any, made: Any) -> None:
 
 @kernel
 def _draw_backward(
-    part: int, parts: int, templates: Any, back: Any, gradient: Any, at_templates: Any, at_back: Any
+    part: int, parts: int, templates: Any, back: Any, gradient: Any, grad_templates: Any, grad_back: Any
 ) -> None:
     """Add the gradients of the templates and of the poses to arrays of zeros."""
     batch, number, channels, height, width = gradient.shape
     wide, plane = templates.shape[3], templates.shape[2] * templates.shape[3]
     rows, columns = np.float32(templates.shape[2] - 2), np.float32(wide - 2)
     for j in range(part * number // parts, (part + 1) * number // parts):
-        values, sums = templates[j].ravel(), at_templates[j].ravel()
+        values, sums = templates[j].ravel(), grad_templates[j].ravel()
         for b in range(batch):
             drawing = gradient[b, j].ravel()
             for y in range(height):
@@ -125,7 +125,7 @@ def _draw_backward(
                     back[b, j], np.float32(y), np.float32(height), np.float32(width), rows, columns
                 )
                 # Sums over the row of the gradients of the place, and of these times the pixel's x.
-                at_u = at_v = at_u_x = at_v_x = ZERO
+                grad_u = grad_v = grad_u_x = grad_v_x = ZERO
                 for x in range(low, high):
                     u, v = right + np.float32(x) * to_right + ONE, below + np.float32(x) * to_below + ONE
                     if not (ZERO < u < columns + ONE and ZERO < v < rows + ONE):
@@ -147,12 +147,12 @@ def _draw_backward(
                         sums[at + wide + 1] += lower * f
                         at, own = at + plane, own + height * width
                     across = (TWO * np.float32(x) + ONE) / np.float32(width) - ONE
-                    at_u, at_u_x = at_u + by_u, at_u_x + by_u * across
-                    at_v, at_v_x = at_v + by_v, at_v_x + by_v * across
+                    grad_u, grad_u_x = grad_u + by_u, grad_u_x + by_u * across
+                    grad_v, grad_v_x = grad_v + by_v, grad_v_x + by_v * across
                 down = (TWO * np.float32(y) + ONE) / np.float32(height) - ONE
-                at_back[b, j, 0, 0] += HALF * columns * at_u_x
-                at_back[b, j, 0, 1] += HALF * columns * at_u * down
-                at_back[b, j, 0, 2] += HALF * columns * at_u
-                at_back[b, j, 1, 0] += HALF * rows * at_v_x
-                at_back[b, j, 1, 1] += HALF * rows * at_v * down
-                at_back[b, j, 1, 2] += HALF * rows * at_v
+                grad_back[b, j, 0, 0] += HALF * columns * grad_u_x
+                grad_back[b, j, 0, 1] += HALF * columns * grad_u * down
+                grad_back[b, j, 0, 2] += HALF * columns * grad_u
+                grad_back[b, j, 1, 0] += HALF * rows * grad_v_x
+                grad_back[b, j, 1, 1] += HALF * rows * grad_v * down
+                grad_back[b, j, 1, 2] += HALF * rows * grad_v

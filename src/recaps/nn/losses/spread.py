@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 
-def spread_loss(activations: Tensor, labels: Tensor, margin: float) -> Tensor:
+def spread_loss(activations: Tensor, labels: Tensor, margin: float | Tensor) -> Tensor:
     """Spread loss, *Matrix Capsules with EM Routing*, eq. 3: one value per image.
 
     Args:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Routed, VoteRouting
+from recaps.nn.routing.options import AttentionOptions
 
 
 class AttentionRouting(VoteRouting):
@@ -18,8 +19,10 @@ class AttentionRouting(VoteRouting):
     no iterations, and gradients flow through it. Learned log priors, which begin at zero, are added to the coupling.
     """
 
-    def __init__(self, inputs: int, outputs: int, dim: int) -> None:
-        super().__init__(inputs, outputs, dim)
+    Options = AttentionOptions
+
+    def __init__(self, inputs: int, outputs: int, dim: int, options: AttentionOptions) -> None:
+        super().__init__(inputs, outputs, dim, options)
         self.prior = nn.Parameter(torch.zeros(inputs, outputs))
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:

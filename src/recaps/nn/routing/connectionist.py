@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -14,6 +12,7 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import fits
 from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
+from recaps.nn.routing.options import ConnectionistOptions
 
 
 class ConnectionistRouting(PoseRouting):
@@ -25,28 +24,15 @@ class ConnectionistRouting(PoseRouting):
     and the compatibility of the input (algorithm 2). The compatibility network maps the hidden state to the next
     compatibility. The activation network maps the mean of the cell states, weighted by the final compatibilities, to
     the activation (eq. 14).
-
-    Args:
-        iterations: Routing iterations.
-        compatibility_layers: Widths of the hidden layers of the compatibility network, for each capsule layer; table 2.
-        activation_layers: Widths of the hidden layers of the activation network, for each capsule layer; table 2.
-        lstm_units: Size of the hidden state and of the cell state (table 2).
     """
 
-    def __init__(
-        self,
-        outputs: int,
-        layer: int,
-        logits: bool,
-        *,
-        iterations: Annotated[int, Field(ge=1)] = 3,
-        compatibility_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (32, 32), (64, 64)),
-        activation_layers: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (64, 64), (124, 124)),
-        lstm_units: Annotated[int, Field(ge=1)] = 16,
-    ) -> None:
-        super().__init__(outputs, layer, logits)
-        self.iterations, self.units, self.logits = iterations, lstm_units, logits
-        units, compatibility, activation = lstm_units, compatibility_layers[layer], activation_layers[layer]
+    Options = ConnectionistOptions
+
+    def __init__(self, outputs: int, layer: int, logits: bool, options: ConnectionistOptions) -> None:
+        super().__init__(outputs, layer, logits, options)
+        self.iterations, self.units, self.logits = options.iterations, options.lstm_units, logits
+        units = options.lstm_units
+        compatibility, activation = options.compatibility_layers[layer], options.activation_layers[layer]
         pose = 16
         self.from_pose = nn.Linear(pose, 4 * units)
         self.from_vote = nn.Linear(pose, 4 * units, bias=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from recaps.nn.routing.interface import Routed, VoteRouting
+from recaps.nn.routing.options import CosineOptions
 from recaps.nn.squash import squash
 
 #: Lower limit of lengths in divisions; a vector of zeros then has cosine 0 with every vector.
@@ -16,23 +14,17 @@ TINY = 1e-12
 
 
 class CosineRouting(VoteRouting):
-    """Routing by the cosine between vote and output (*Training products of expert capsules*, section 2.2).
+    """Routing by the cosine between vote and output (*Training products of expert capsules*, section 2.2)."""
 
-    Args:
-        iterations: Routing iterations.
-    """
-
-    def __init__(self, inputs: int, outputs: int, dim: int, *, iterations: Annotated[int, Field(ge=1)] = 3) -> None:
-        super().__init__(inputs, outputs, dim)
-        self.iterations = iterations
+    Options = CosineOptions
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
         """Route votes [B, I, J, D]. `bias` is not used, because the paper has none."""
-        return cosine_routing(votes, self.iterations)
+        return cosine_routing(votes, self.options.iterations)
 
     def operations(self, values: int) -> int:
         """The lengths of the votes, T weighted sums and T - 1 dot products."""
-        return 4 * self.iterations * values
+        return 4 * self.options.iterations * values
 
 
 def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
@@ -59,7 +51,7 @@ def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
     """Coupling coefficients [B, I, J] of `cosine_routing` for votes [B, I, J, D].
 
     Each use of the votes is a product and a sum. With output capsules this small, block-diagonal matrix products
-    (`recaps.nn.routing.products`) take twice as long, and with 576 outputs many times longer.
+    (`recaps.nn.kernels.products`) take twice as long, and with 576 outputs many times longer.
     """
     votes = votes.float() if votes.element_size() < 4 else votes
     lengths = votes.norm(dim=3).clamp_min(TINY)

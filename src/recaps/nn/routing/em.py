@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
@@ -15,36 +13,21 @@ from recaps.nn.fields import Fields
 from recaps.nn.kernels import SHARE, VARIANCE, fits
 from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
+from recaps.nn.routing.options import EMOptions
 
 #: Activations are this far from 0 and 1 at least where their logits are returned.
 SMALLEST = 1e-6
 
 
 class EMRouting(PoseRouting):
-    """EM routing (*Matrix Capsules with EM Routing*). Each type of output capsule has two learned costs.
+    """EM routing (*Matrix Capsules with EM Routing*). Each type of output capsule has two learned costs."""
 
-    Args:
-        iterations: Routing iterations.
-        final_temperature: Reading. The inverse temperature lambda of iteration t = 0, 1, ... is `final_temperature` *
-            (1 - 0.95^(t+1)).
-        cost_inputs: Reading. Costs count as if each output capsule had this many inputs. null: procedure 1, in which
-            the costs grow with the number of inputs, so that activations saturate where there are many.
-    """
+    Options = EMOptions
 
-    def __init__(
-        self,
-        outputs: int,
-        layer: int,
-        logits: bool,
-        *,
-        iterations: Annotated[int, Field(ge=1)] = 3,
-        final_temperature: Annotated[float, Field(gt=0)] = 0.01,
-        cost_inputs: Annotated[float, Field(gt=0)] | None = 100,
-    ) -> None:
-        super().__init__(outputs, layer, logits)
-        self.logits = logits
-        self.temperatures = tuple(temperature_schedule(iterations, final_temperature))
-        self.cost_inputs = cost_inputs
+    def __init__(self, outputs: int, layer: int, logits: bool, options: EMOptions) -> None:
+        super().__init__(outputs, layer, logits, options)
+        self.logits, self.cost_inputs = logits, options.cost_inputs
+        self.temperatures = tuple(temperature_schedule(options.iterations, options.final_temperature))
         self.beta_u = nn.Parameter(torch.zeros(outputs))
         self.beta_a = nn.Parameter(torch.zeros(outputs))
 
@@ -91,7 +74,7 @@ def em_routing(
     with float32(poses):
         votes = matrix_votes(poses.float() if poses.element_size() < 4 else poses, weight, fields)
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
-        shares = 1 / (fields.parents() * weight.shape[1]).to(votes.dtype)
+        shares = 1 / (fields.parents * weight.shape[1]).to(votes.dtype)
         coupling = shares[fields.children][None, :, :, None].expand(*votes.shape[:-1])
         mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperatures[0])
         for temperature in temperatures[1:]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from recaps.errors import UserError
 from recaps.nn.fields import Fields
 from recaps.nn.layers import votes
+from recaps.nn.routing.options import PoseOptions, VoteOptions
 
 
 class Routed(NamedTuple):
@@ -24,16 +25,19 @@ class Routed(NamedTuple):
 class VoteRouting(nn.Module):
     """Routing of votes, as in *Dynamic Routing Between Capsules*.
 
-    The constructor of a subclass takes `inputs`, `outputs` and `dim`, then its options as keyword-only arguments.
-
     Args:
         inputs: number of input capsules, I.
         outputs: number of output capsules, J.
         dim: dimensions of an output capsule, D.
+        options: options of the algorithm.
     """
 
-    def __init__(self, inputs: int, outputs: int, dim: int) -> None:
+    Options: type[VoteOptions] = VoteOptions
+    """The section of the configuration that has the options."""
+
+    def __init__(self, inputs: int, outputs: int, dim: int, options: VoteOptions) -> None:
         super().__init__()
+        self.options: Any = options
 
     def forward(self, votes: Tensor, bias: Tensor) -> Routed:
         """Route votes.
@@ -90,16 +94,19 @@ class Consensus(NamedTuple):
 class PoseRouting(nn.Module):
     """Routing of pose matrices, as in *Matrix Capsules with EM Routing*.
 
-    The constructor of a subclass takes `outputs`, `layer` and `logits`, then its options as keyword-only arguments.
-
     Args:
         outputs: types of output capsules, J.
         layer: 0 for the first convolutional capsule layer, 1 for the second, 2 for the class layer.
         logits: return activations before the sigmoid, for a softmax loss.
+        options: options of the algorithm.
     """
 
-    def __init__(self, outputs: int, layer: int, logits: bool) -> None:
+    Options: type[PoseOptions] = PoseOptions
+    """The section of the configuration that has the options."""
+
+    def __init__(self, outputs: int, layer: int, logits: bool, options: PoseOptions) -> None:
         super().__init__()
+        self.options: Any = options
 
     def routed(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
         """Like `forward`, and check the shapes of the result.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
@@ -13,6 +10,7 @@ from recaps.nn.initial import truncated_normal
 from recaps.nn.kernels import fits
 from recaps.nn.precision import float32
 from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
+from recaps.nn.routing.options import SimilarityOptions
 
 SMALL = 1e-6
 
@@ -21,39 +19,15 @@ class SimilarityRouting(PoseRouting):
     """Similarity routing (*Learning to compute inner consensus*, section 4.1).
 
     Each type of output capsule has its own parameters, except for the weights of the mixture.
-
-    Args:
-        iterations: Routing iterations.
-        kernels: Number of Gaussians, Q, in the kernel of each capsule layer.
-        kernel_width: Reading. Mean initial width l; widths spread by a tenth of it. The author's code draws widths from
-            a normal distribution with mean 0 and standard deviation 0.1. The kernel of the class layer then stays near
-            zero.
-        lambda_init: Reading. Initial lambda_1 and lambda_2, from the author's last version.
-        class_scale: Reading. Initial mean of theta_1 in the class layer, with a standard deviation of 0.1. A class
-            score is theta_1 times the agreement, a number from 0 to 1, plus theta_2. With 0, the author's value, all
-            classes have nearly equal scores for long.
     """
 
-    def __init__(
-        self,
-        outputs: int,
-        layer: int,
-        logits: bool,
-        *,
-        iterations: Annotated[int, Field(ge=1)] = 3,
-        kernels: tuple[int, int, int] = (4, 4, 10),
-        kernel_width: Annotated[float, Field(gt=0)] = 1.0,
-        lambda_init: tuple[float, float] = (12.0, 1.0),
-        class_scale: float = 0.0,
-    ) -> None:
-        super().__init__(outputs, layer, logits)
-        self.iterations, self.logits = iterations, logits
-        gaussians, width, penalties, scale = (
-            kernels[layer],
-            kernel_width,
-            lambda_init,
-            class_scale if layer == 2 else 0.0,
-        )
+    Options = SimilarityOptions
+
+    def __init__(self, outputs: int, layer: int, logits: bool, options: SimilarityOptions) -> None:
+        super().__init__(outputs, layer, logits, options)
+        self.iterations, self.logits = options.iterations, logits
+        gaussians, width, penalties = options.kernels[layer], options.kernel_width, options.lambda_init
+        scale = options.class_scale if layer == 2 else 0.0
         self.mixture = nn.Parameter(torch.ones(gaussians))
         self.widths = nn.Parameter(width * (1 + truncated_normal(gaussians, outputs, std=0.1)))
         self.lambda1 = nn.Parameter(torch.full((outputs,), penalties[0]))

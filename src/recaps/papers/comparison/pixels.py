@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,10 @@ class Pixels(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {}
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def schedule(self, step: int) -> Hashable:
+        return None
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": batch["images"].new_zeros(())}
 
     def reconstruct(self, images: Tensor) -> Tensor:

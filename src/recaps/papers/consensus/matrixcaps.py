@@ -9,6 +9,7 @@ Routing*), similarity routing (section 4.1, eqs. 2-13 and 15) and connectionist 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import nullcontext
 
 import torch
@@ -29,10 +30,12 @@ class MatrixCaps(Model):
     """A network of matrix capsules: images [B, C, H, W] to poses [B, classes, 16] and activations [B, classes]."""
 
     adam_epsilon = 1e-9
+    margin: Tensor
 
     def __init__(self, options: MatrixCapsOptions, image_shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
         self.options = options
+        self.register_buffer("margin", torch.tensor(0.2), persistent=False)  # of the spread loss, at this step
         channels, height, width = image_shape
         height, width = (height - 5) // 2 + 1, (width - 5) // 2 + 1
         primary, first, second = options.types
@@ -67,11 +70,15 @@ class MatrixCaps(Model):
     def class_scores(self, images: Tensor) -> Tensor:
         return self(images).activations.squeeze(1)
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def schedule(self, step: int) -> Hashable:
+        self.margin.fill_(spread_margin(step, self.training_options.steps))
+        return super().schedule(step)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return `loss`: spread loss, a sum over the images, or cross-entropy, a mean; and the `accuracy`."""
         scores, labels = self.class_scores(batch["images"]), batch["labels"]
         if self.options.loss == "spread":
-            loss = spread_loss(scores, labels, spread_margin(step, self.training_options.steps)).sum()
+            loss = spread_loss(scores, labels, self.margin).sum()
         else:
             loss = cross_entropy(scores, labels)
         return {"loss": loss, "accuracy": (scores.argmax(1) == labels).float().mean()}
@@ -92,6 +99,7 @@ class CapsuleLayer(nn.Module):
     """Computes the votes of the input capsules in the field of each position (eq. 1) and routes them (algorithm 1)."""
 
     seen: Tensor
+    parents: Tensor
 
     def __init__(
         self, options: MatrixCapsOptions, place: int, fields: Fields, side: tuple[int, int], inputs: int, outputs: int
@@ -99,13 +107,14 @@ class CapsuleLayer(nn.Module):
         super().__init__()
         self.height, self.width, self.inputs = fields.height, fields.width, fields.inputs
         self.register_buffer("seen", fields.children, persistent=False)
+        self.register_buffer("parents", fields.parents, persistent=False)
         self.transform = Transformations(fields, outputs, coordinates(*side, inputs) if options.coordinates else None)
         logits = place == 2 and options.loss == "cross_entropy"
         self.routing = registry.build(options.routing, outputs, place, logits)
 
     @property
     def fields(self) -> Fields:
-        return Fields(self.seen, self.inputs, self.height, self.width)
+        return Fields(self.seen, self.parents, self.height, self.width)
 
     def forward(self, poses: Tensor, activations: Tensor) -> Consensus:
         if poses.shape[1] != self.inputs:  # a compiled routing would read outside the array

@@ -8,11 +8,14 @@ gradients are taken before either update.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 
 from recaps.config.training import Training
-from recaps.models.model import Batch, learning_rate
+from recaps.models.model import Batch, set_rate
+from recaps.models.schedule import learning_rate
 from recaps.models.supcaps import SupCaps
 from recaps.nn.kernels import fits_votes
 from recaps.nn.precision import backward
@@ -56,7 +59,7 @@ class DiscriminativeCaps(SupCaps):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"adam": self.optimizer, "ascent": self.ascent}
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the losses of SUPCAPS and the `objective` r (eqs. 10 and 14), which is not part of `loss`.
 
         Only the coefficients receive the gradient of the objective.
@@ -76,13 +79,15 @@ class DiscriminativeCaps(SupCaps):
             size = 2 * size
         return (size.mean(0) if self.options.normalisation == "means" else size.sum(0)).sum()
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Take one step of algorithm 1: the weights descend the loss, b ascends the objective (eqs. 13 and 15)."""
-        rate = learning_rate(self.training_options, step)
-        self.optimizer.param_groups[0]["lr"] = rate
+    def schedule(self, step: int) -> Hashable:
         if self.options.ascent == "adam":
-            self.ascent.param_groups[0]["lr"] = max(self.options.ascent_rate * rate, self.training_options.lr_floor)
-        losses = self.losses(batch, step)
+            rate = self.options.ascent_rate * learning_rate(self.training_options, step)
+            set_rate(self.ascent.param_groups[0], max(rate, self.training_options.lr_floor))
+        return super().schedule(step)
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
+        """Take one step of algorithm 1: the weights descend the loss, b ascends the objective (eqs. 13 and 15)."""
+        losses = self.losses(batch)
         for optimizer in self.optimizers().values():
             optimizer.zero_grad(set_to_none=True)
         backward(losses["loss"] - losses["objective"])

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recaps.nn.kernels import SQUASH
+from recaps.nn.kernels.products import block_diagonal, spread, weighted_sum
 from recaps.nn.losses.classes import present_classes
 from recaps.nn.routing.interface import Routed
-from recaps.nn.routing.products import block_diagonal, spread, weighted_sum
 from recaps.nn.squash import squash
 
 
@@ -93,18 +93,18 @@ class _Weighted(torch.autograd.Function):
         votes, coefficients, lengths = ctx.saved_tensors
         flat, directions = votes.flatten(2), block_diagonal(to_votes.to(votes.dtype))
         both = torch.cat([directions, block_diagonal(to_coefficients.to(votes.dtype))], 2)
-        agreement, at_coefficients = torch.bmm(flat, both).to(coefficients.dtype).chunk(2, 2)
+        agreement, grad_coefficients = torch.bmm(flat, both).to(coefficients.dtype).chunk(2, 2)
         weights = coefficients.expand(len(votes), -1, -1)
         if lengths is not None:
             squared = lengths.square() + SQUASH
             scale = _scale(squared)
-            weights, at_coefficients = coefficients * scale, scale * at_coefficients
+            weights, grad_coefficients = coefficients * scale, scale * grad_coefficients
         gradient = torch.bmm(weights.to(votes.dtype), directions.transpose(1, 2))
         if lengths is not None:
             slope = (1 - squared) / (squared.sqrt() * (1 + squared).square())  # twice d scale / d squared
-            at_length = (coefficients * agreement * slope).to(votes.dtype)
-            gradient.addcmul_(flat, spread(at_length, votes.shape[3]))
-        return gradient.view_as(votes), at_coefficients.sum(0), None
+            grad_length = (coefficients * agreement * slope).to(votes.dtype)
+            gradient.addcmul_(flat, spread(grad_length, votes.shape[3]))
+        return gradient.view_as(votes), grad_coefficients.sum(0), None
 
 
 def _scale(squared: Tensor) -> Tensor:

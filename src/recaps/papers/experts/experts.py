@@ -11,13 +11,15 @@ The update rules are in `recaps.papers.experts.contrastive_divergence`.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, conv_transpose2d, fold, leaky_relu, normalize
 
 from recaps.config.training import Training
 from recaps.errors import UserError
-from recaps.models.model import Batch, Model, learning_rate
+from recaps.models.model import Batch, Model, set_rate
 from recaps.nn.convolution import Convolution
 from recaps.nn.layers import Votes
 from recaps.nn.losses.squares import summed_squared_error
@@ -41,7 +43,8 @@ PHASES = ("autoencoder", "encoder", "decoder")
 class Experts(Model):
     """Images [B, C, H, W] to capsules [B, J, D] and back, through input capsules [B, I, d]."""
 
-    phase = "autoencoder"  # the phase of the last step
+    phase = "autoencoder"  # the phase of this step
+    scaling = False  # whether this step sets the scale
     scale: Tensor
     visited_sum: Tensor
     visited: Tensor
@@ -124,27 +127,37 @@ class Experts(Model):
         starts = (0, *self.ends)
         return {phase: start for phase, start, end in zip(PHASES, starts, self.ends, strict=False) if start < end}
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def schedule(self, step: int) -> Hashable:
+        """The rates of W and U decay exponentially from the first step of their phase to its last."""
+        super().schedule(step)
+        self.phase = phase_at(self.ends, step)
+        self.scaling = step == self.ends[0] and self.options.code_length is not None
+        if self.phase != "autoencoder":
+            place = PHASES.index(self.phase)
+            done = (step - self.ends[place - 1]) / (self.ends[place] - self.ends[place - 1])
+            for group in self.descents[self.phase].param_groups:
+                set_rate(group, group["initial_lr"] * self.options.rate_end**done)
+        return self.phase, self.scaling
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
         """Learn in the phase of the step; the method of the phase documents its scalars."""
-        images, self.phase = batch["images"], phase_at(self.ends, step)
+        images = batch["images"]
         if self.phase == "autoencoder":
-            return self._learn_autoencoder(images, step)
+            return self._learn_autoencoder(images)
         with torch.no_grad():
-            if step == self.ends[0] and self.options.code_length is not None:
+            if self.scaling and self.options.code_length is not None:
                 self.scale *= self.options.code_length / self.input_capsules(images).norm(dim=2).mean()
             inputs = self.input_capsules(images)
-            self._set_rate(step)
             return self._learn_encoder(inputs) if self.phase == "encoder" else self._learn_decoder(inputs, images)
 
-    def _learn_autoencoder(self, images: Tensor, step: int) -> dict[str, Tensor]:
+    def _learn_autoencoder(self, images: Tensor) -> dict[str, Tensor]:
         """Learn by back-propagation.
 
         Returns:
             `loss`, and the summed squared `reconstruction_error`, both with dropout.
         """
-        self.optimizer.param_groups[0]["lr"] = learning_rate(self.training_options, step)
         code = self.autoencoder.encode(images)
-        code = self.noise.dropout(code, self.options.dropout, "dropout", step)
+        code = self.noise.dropout(code, self.options.dropout, "dropout")
         logits = self.autoencoder.logits(code)
         loss = error = summed_squared_error(logits.sigmoid(), images).mean()
         if self.options.loss == "bce":
@@ -208,15 +221,8 @@ class Experts(Model):
         group["params"][0].grad = -change
         self.descents[self.phase].step()
 
-    def _set_rate(self, step: int) -> None:
-        """Set the learning rate, which decays exponentially from the first step of the phase to its last."""
-        place, descent = PHASES.index(self.phase), self.descents[self.phase]
-        done = (step - self.ends[place - 1]) / (self.ends[place] - self.ends[place - 1])
-        for group in descent.param_groups:
-            group["lr"] = group["initial_lr"] * self.options.rate_end**done
-
     def own_operations(self, images: int) -> int:
-        """Count the operations of the phase of the last step.
+        """Count the operations of the phase of the scheduled step.
 
         Routing takes votes, their lengths, T weighted sums and T - 1 cosines. W adds mixing back, forward again, and
         two correlations; U adds the encoder's routing, mixing back, and two correlations.
@@ -266,7 +272,7 @@ class Experts(Model):
     def drawn(self) -> Tensor:
         """Samples x_j of all capsules, after the squash, from a Gaussian with mean zero: [n, J, D]."""
         shape = (self.options.samples, *self.visited_sum.shape)
-        standard = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples")
+        standard = self.noise.normal(*shape, device=self.visited_sum.device, purpose="samples", step=0)
         if self.options.gaussian == "standard":
             return squash(standard)
         capsules = self.visited.transpose(0, 1)  # [J, KEPT, D]; zero until U has learned from as many images

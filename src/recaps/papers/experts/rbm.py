@@ -6,6 +6,7 @@ with the learning rate of the training.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from sklearn.neural_network import BernoulliRBM
 from torch import Tensor, nn
 
 from recaps.config.training import Training
-from recaps.models.model import Batch, Model, learning_rate
+from recaps.models.model import Batch, Model
+from recaps.models.schedule import learning_rate
 from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
 from recaps.nn.precision import float32
@@ -24,6 +26,7 @@ from recaps.papers.experts.options import RBMOptions
 class RBM(Model):
     """Visible units are the pixels of images [B, C, H, W], taken as probabilities; there are n hidden units."""
 
+    recordable = False  # scikit-learn runs on the host
     chains: Tensor
 
     def __init__(self, options: RBMOptions, image_shape: tuple[int, int, int]) -> None:
@@ -44,7 +47,11 @@ class RBM(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {}
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def schedule(self, step: int) -> Hashable:
+        self.rate, self.gibbs_seed = learning_rate(self.training_options, step), self.noise.seed("gibbs", step)
+        return None
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from one mini-batch by stochastic maximum likelihood (persistent contrastive divergence).
 
         Returns:
@@ -53,8 +60,8 @@ class RBM(Model):
         images = batch["images"]
         loss = summed_squared_error(self.reconstruct(images), images).mean()
         machine = self._machine()
-        machine.learning_rate = learning_rate(self.training_options, step)
-        machine.random_state_ = np.random.RandomState(self.noise.seed("gibbs", step) % 2**32)
+        machine.learning_rate = self.rate
+        machine.random_state_ = np.random.RandomState(self.gibbs_seed % 2**32)
         machine.partial_fit(images.flatten(1).cpu().numpy())
         learned = {
             "weight": machine.components_,
@@ -99,7 +106,7 @@ class RBM(Model):
         weight, bias_hidden, bias_visible = (
             each.float() for each in (self.weight, self.bias_hidden, self.bias_visible)
         )
-        generator = self.noise.generator(weight.device, "samples")
+        generator = self.noise.generator(weight.device, "samples", 0)
         drawn = lambda probabilities: torch.bernoulli(probabilities, generator=generator)  # noqa: E731
         visible = drawn(torch.full((self.options.samples, weight.shape[1]), 0.5, device=weight.device))
         with float32(weight):

@@ -7,21 +7,26 @@ variational bound (equation 8). `probes.py` holds free-form inference, which max
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import elu
+from torch.nn.functional import elu, logsigmoid, one_hot
 
 from recaps.config.training import Training
+from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import ISAB, PMA, AttentivePooling
+from recaps.nn.convolution import size_after
+from recaps.nn.layers import PerObject
 from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
+from recaps.nn.poses import bounded_pose
 from recaps.nn.precision import float32
 from recaps.npz import Array
 from recaps.papers.probabilistic.generative_model import (
+    POSE,
     Capsules,
     Generative,
     Picture,
@@ -35,8 +40,6 @@ from recaps.papers.probabilistic.options import GenerativeOptions
 
 KERNEL = 3
 STRIDES = (2, 2, 1, 1)
-#: Numbers in a pose.
-POSE = 6
 
 
 class Belief(NamedTuple):
@@ -62,6 +65,8 @@ class Inferred(NamedTuple):
 class GenerativeCapsules(Model):
     """Infers n1 parts and n0 objects of images [B, C, H, W], and draws images from the parts alone."""
 
+    deltas = False  # whether q of the poses is a point in this training step, whatever the options say
+
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.options = options
@@ -73,35 +78,47 @@ class GenerativeCapsules(Model):
 
     # Inference
 
-    def infer(self, images: Tensor, purpose: str | None = None, step: int = 0, deltas: bool = False) -> Inferred:
+    def infer(
+        self,
+        images: Tensor,
+        purpose: str | None = None,
+        step: int | None = 0,
+        deltas: bool = False,
+        labels: Tensor | None = None,
+    ) -> Inferred:
         """The posterior q of images and a draw from it.
 
         Args:
             images: [B, C, H, W].
             purpose: what the draw is for; with the seed and `step` it determines the random numbers. None: take the
                 median presences and mean poses of q instead of a draw.
-            step: the training step.
+            step: the training step; None: the scheduled one.
             deltas: whether to take q of the poses as points, whatever the options say.
+            labels: [B], for the control `presences_from_labels`.
         """
         part_belief = self.part_encoder(images)
         if deltas:
             part_belief = part_belief._replace(log_deviations=None)
         parts = self.draw(part_belief, purpose and f"{purpose}/parts", step)
         object_belief = self.object_encoder(parts)
+        if labels is not None and self.options.presences_from_labels is not None:
+            known = self.options.presences_from_labels * (2 * one_hot(labels, self.options.objects) - 1)
+            object_belief = object_belief._replace(logits=known.to(object_belief.logits.dtype))
         if deltas:
             object_belief = object_belief._replace(log_deviations=None)
         objects = self.draw(object_belief, purpose and f"{purpose}/objects", step)
         return Inferred(part_belief, parts, object_belief, objects)
 
-    def draw(self, belief: Belief, purpose: str | None, step: int = 0, sign: int = 1) -> Capsules:
+    def draw(self, belief: Belief, purpose: str | None, step: int | None = 0, sign: int = 1) -> Capsules:
         """A reparametrised draw from q. If `purpose` is None, the median presences and the mean poses.
 
         With `sign` -1, all random numbers have the opposite sign: the antithetic draw.
         """
         if purpose is None:
             return Capsules(belief.logits / self.options.temperature, belief.poses)
-        generator = self.noise.generator(belief.logits.device, purpose, step)
-        logits = (belief.logits + sign * logistic(belief.logits.shape, generator)) / self.options.temperature
+        shape, device = belief.logits.shape, belief.logits.device
+        generator = self.noise.generator(device, purpose, step)
+        logits = (belief.logits + sign * logistic(shape, generator, device)) / self.options.temperature
         if belief.log_deviations is None:
             return Capsules(logits, belief.poses)
         normals = sign * torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)
@@ -153,18 +170,20 @@ class GenerativeCapsules(Model):
         for name, values in self.named_parameters():
             of_group[max((group for group in factors if name.startswith(group)), key=len)].append(values)
         self.optimizer = torch.optim.Adam(
-            [{"params": of_group[group], "final_factor": factor} for group, factor in factors.items()],
+            [{"params": of_group[group], "factor": factor} for group, factor in factors.items()],
             lr=training.learning_rate,
             eps=self.adam_epsilon,
             fused=True,
         )
 
-    def training_step(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        for group in self.optimizer.param_groups:
-            group["factor"] = group["final_factor"] * min(1, (step + 1) / self.options.warmup_steps)
-        return super().training_step(batch, step)
+    def schedule(self, step: int) -> Hashable:
+        super().schedule(step)
+        # Gaussian poses begin as points (section 2.3).
+        first = self.options.deltas_first * self.training_options.steps
+        self.deltas = self.options.poses == "gaussian" and step < first
+        return self.deltas
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of a training step, as means over the images.
 
         Returns:
@@ -172,10 +191,8 @@ class GenerativeCapsules(Model):
             the summed squared `reconstruction_error` of the draw; and the sums of the presences, `parts_present` and
             `objects_present`.
         """
-        images, options = batch["images"], self.options
-        # Gaussian poses begin as points (section 2.3).
-        deltas = options.poses == "gaussian" and step < options.deltas_first * self.training_options.steps
-        inferred = self.infer(images, "training", step, deltas)
+        images = batch["images"]
+        inferred = self.infer(images, "training", None, self.deltas, batch.get("labels"))
         with float32(images):
             terms = {name: values.mean() for name, values in self.bound(images, inferred).items()}
         present = {"parts_present": inferred.parts, "objects_present": inferred.objects}
@@ -238,16 +255,22 @@ class PartEncoder(nn.Module):
         super().__init__()
         channels, *sides = image_shape
         widths = (channels, *[options.channels] * len(STRIDES))
+        same = options.padding == "same"
         self.layers = nn.ModuleList(
-            nn.Conv2d(fewer, more, KERNEL, stride, padding=1)
+            nn.Conv2d(fewer, more, KERNEL, stride, padding=int(same))
             for fewer, more, stride in zip(widths, widths[1:], STRIDES, strict=False)
         )
         for stride in STRIDES:
-            sides = [-(-side // stride) for side in sides]
+            sides = [size_after(side, KERNEL, stride, same) for side in sides]
+        if min(sides) < 1:
+            raise UserError(
+                f"model: images of {image_shape[1]}x{image_shape[2]} are too small; set model.padding: same"
+            )
         self.places = nn.Parameter(torch.zeros(options.channels, *sides)) if options.place_bias else None
-        self.pooling = AttentivePooling(options.channels, options.parts, 1 + POSE)
-        self.start = nn.Parameter(start.clone())
-        self.reach = options.part_reach * half_canvas(options, image_shape)
+        self.pooling = AttentivePooling(options.channels, options.parts, 1 + _pose_numbers(options))
+        self.start = nn.Parameter(start.clone()) if options.part_pose == "linear" else None
+        self.unit = half_canvas(options, image_shape)
+        self.reach = options.part_reach * self.unit
         self.log_deviations = _log_deviations(options, options.parts)
 
     def forward(self, images: Tensor) -> Belief:
@@ -256,9 +279,13 @@ class PartEncoder(nn.Module):
             maps = elu(layer(maps))
         if self.places is not None:
             maps = maps + self.places.to(maps.dtype)
-        found = self.pooling(maps)
-        poses = self.start + self.reach * found[..., 1:].unflatten(2, (2, 3))
-        return Belief(found[..., 0], poses, self.log_deviations)
+        logits, poses, deviations = self.pooling(maps).tensor_split((1, 1 + POSE), 2)
+        with float32(images):
+            if self.start is None:
+                poses = self.unit * bounded_pose(*poses.unbind(2))
+            else:
+                poses = self.start + self.reach * poses.unflatten(2, (2, 3))
+            return Belief(logits.squeeze(2), poses, _varied(self.log_deviations, deviations))
 
 
 class ObjectEncoder(nn.Module):
@@ -282,9 +309,10 @@ class ObjectEncoder(nn.Module):
         )
         self.pooling = PMA(options.width, options.heads, options.objects, options.point_deviation)
         self.encoding = nn.Linear(options.width, options.encoding)
-        self.presence, self.pose = (_mlp(options, numbers) for numbers in (1, POSE))
+        self.own, self.masked = options.object_layers == "own", options.attention == "present"
+        self.presence, self.pose = (_mlp(options, numbers) for numbers in (1, _pose_numbers(options)))
         last = self.pose[-1]
-        assert isinstance(last, nn.Linear)
+        assert isinstance(last.weight, Tensor)
         nn.init.normal_(last.weight, std=0.3 * options.hidden**-0.5)
         self.log_deviations = _log_deviations(options, options.objects)
 
@@ -294,15 +322,34 @@ class ObjectEncoder(nn.Module):
             offsets = self.zoom * (parts.poses - self.start)
             numbers = torch.cat([parts.logits.sigmoid().unsqueeze(2), offsets.flatten(2)], 2)
             members = torch.einsum("bjd,jdw->bjw", numbers, self.project.expand(numbers.shape[1], -1, -1)) + self.names
+            bias = logsigmoid(parts.logits) if self.masked else None
             for block in self.blocks:
-                members = block(members)
-            found = self.encoding(self.pooling(members))
-            logits, poses = self.presence(found), self.pose(found)
-        return Belief(logits.squeeze(2), poses.unflatten(2, (2, 3)), self.log_deviations)
+                members = block(members, bias)
+            found = self.encoding(self.pooling(members, bias))
+            if self.own:
+                logits, poses = (layers(found.transpose(0, 1)).transpose(0, 1) for layers in (self.presence, self.pose))
+            else:
+                logits, poses = self.presence(found), self.pose(found)
+            poses, deviations = poses.tensor_split((POSE,), 2)
+            return Belief(logits.squeeze(2), poses.unflatten(2, (2, 3)), _varied(self.log_deviations, deviations))
+
+
+def _pose_numbers(options: GenerativeOptions) -> int:
+    """How many numbers of the posterior of a pose a network computes: its mean, and perhaps offsets of deviations."""
+    return POSE * (1 + (options.poses == "gaussian" and options.gaussian_from == "image"))
 
 
 def _mlp(options: GenerativeOptions, numbers: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(options.encoding, options.hidden), nn.ReLU(), nn.Linear(options.hidden, numbers))
+    sizes = (options.encoding, options.hidden), (options.hidden, numbers)
+    if options.object_layers == "own":
+        first, last = (PerObject(options.objects, *size) for size in sizes)
+        return nn.Sequential(first, nn.ReLU(), last)
+    return nn.Sequential(nn.Linear(*sizes[0]), nn.ReLU(), nn.Linear(*sizes[1]))
+
+
+def _varied(shared: Tensor | None, offsets: Tensor) -> Tensor | None:
+    """Log standard deviations of poses: those of all images, [n, 2, 3], plus offsets [B, n, 6] if there are any."""
+    return shared if shared is None or not offsets.shape[2] else shared + offsets.unflatten(2, (2, 3))
 
 
 def _log_deviations(options: GenerativeOptions, number: int) -> nn.Parameter | None:

@@ -41,20 +41,20 @@ class _Over(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, at_picture: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad_picture: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         """With g_j the gradient times the values of layer j, and t_j alpha_j = a_j, the gradient of a_j is
         (g_j - r_j) prod_{k > j} (1 - a_k), where r_j = a_{j-1} g_{j-1} + (1 - a_{j-1}) r_{j-1} is g as drawn below."""
         layers, presence, shares = ctx.saved_tensors
-        at_layers, at_presence = torch.empty_like(layers), torch.empty_like(presence)
-        alphas, at_alphas, t = layers[:, :, -1], at_layers[:, :, -1], presence[..., None, None]
+        grad_layers, grad_presence = torch.empty_like(layers), torch.empty_like(presence)
+        alphas, grad_alphas, t = layers[:, :, -1], grad_layers[:, :, -1], presence[..., None, None]
         below, clear = torch.zeros_like(shares[:, 0]), torch.ones_like(shares[:, 0])
         for j in range(layers.shape[1]):
-            torch.mul(at_picture, shares[:, j].unsqueeze(1), out=at_layers[:, j, :-1])
-            torch.sub((at_picture * layers[:, j, :-1]).sum(1), below, out=at_alphas[:, j])
-            below += t[:, j] * alphas[:, j] * at_alphas[:, j]
+            torch.mul(grad_picture, shares[:, j].unsqueeze(1), out=grad_layers[:, j, :-1])
+            torch.sub((grad_picture * layers[:, j, :-1]).sum(1), below, out=grad_alphas[:, j])
+            below += t[:, j] * alphas[:, j] * grad_alphas[:, j]
         for j in reversed(range(layers.shape[1])):
-            at_alphas[:, j] *= clear
-            at_presence[:, j] = (at_alphas[:, j] * alphas[:, j]).sum((1, 2))
-            at_alphas[:, j] *= t[:, j]
+            grad_alphas[:, j] *= clear
+            grad_presence[:, j] = (grad_alphas[:, j] * alphas[:, j]).sum((1, 2))
+            grad_alphas[:, j] *= t[:, j]
             clear -= shares[:, j]
-        return at_layers, at_presence
+        return grad_layers, grad_presence

@@ -47,7 +47,8 @@ def sizes(config: Mapping[str, Any]) -> pd.DataFrame:
     from recaps.papers.probabilistic.capsules import build
     from recaps.papers.probabilistic.options import GenerativeOptions
 
-    options = GenerativeOptions.model_validate(config["model"])
+    known = {name: value for name, value in config["model"].items() if name in GenerativeOptions.model_fields}
+    options = GenerativeOptions.model_validate(known)  # a published run may have options that are no more
     model = build(options, tuple(config["image_shape"]), config["classes"])
     arrays = model.generative
     learned = {

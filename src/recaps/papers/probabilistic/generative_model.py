@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from recaps.nn.poses import compose, warp
+from recaps.nn.poses import bounded_pose, compose, warp
 from recaps.papers.probabilistic.compositing import over
 from recaps.papers.probabilistic.options import GenerativeOptions
+
+#: Numbers in a pose.
+POSE = 6
 
 
 class Capsules(NamedTuple):
@@ -77,21 +80,26 @@ class Generative(nn.Module):
         self.options, self.size = options, (image_shape[1], image_shape[2])
         objects, parts, side = options.objects, options.parts, options.template_size
         self.extent = half_canvas(options, image_shape)
-        self.colours = nn.Parameter(2 + 0.1 * torch.randn(parts, image_shape[0], side, side))
-        self.alphas = nn.Parameter(_blobs(parts, side))
+        if options.template_start == "orthogonal":
+            self.colours = nn.Parameter(orthogonal_templates(parts, image_shape[0], side))
+            self.alphas = nn.Parameter(torch.zeros(parts, 1, side, side))
+        else:
+            self.colours = nn.Parameter(2 + 0.1 * torch.randn(parts, image_shape[0], side, side))
+            self.alphas = nn.Parameter(_blobs(parts, side))
         self.relations = nn.Parameter(start + options.relation_spread * torch.randn(objects, parts, 2, 3))
         self.affinities = nn.Parameter(options.affinity_spread * torch.randn(objects, parts))
         self.appearances = nn.Parameter(torch.full((objects + 1, parts), options.appearance))
         widths = math.log(math.expm1(options.pose_deviation - options.pose_deviation_floor))
         self.widths = nn.Parameter(torch.full((objects, parts), widths))
+        prior = math.log(options.object_probability / (1 - options.object_probability))
+        self.prior = nn.Parameter(torch.full((objects,), prior)) if options.learned_probability else prior
 
     # Densities, equations 1 to 7
 
     def joint(self, images: Tensor, objects: Capsules, parts: Capsules) -> Joint:
         """Log densities of images [B, C, H, W], objects and parts."""
         options, picture = self.options, self.draw(parts)
-        prior = math.log(options.object_probability / (1 - options.object_probability))
-        present = concrete(objects.logits, prior, options.temperature).sum(1)
+        present = concrete(objects.logits, self.prior, options.temperature).sum(1)
         return Joint(
             normal(images, picture.mean, options.pixel_deviation).sum((1, 2, 3)),
             self.by_selection(objects, parts).logsumexp(1).sum(1),
@@ -161,8 +169,9 @@ class Generative(nn.Module):
             drawn = torch.rand(probabilities.shape, generator=generator, device=device) < probabilities
             return torch.where(drawn, torch.inf, -torch.inf)
 
+        prior = torch.as_tensor(self.prior, device=device).sigmoid()
         objects = Capsules(
-            present(torch.full((n, options.objects), options.object_probability, device=device)),
+            present(prior.expand(n, options.objects)),
             normals(options.objects, 2, 3),
         )
         chances = self._chosen(objects).exp().transpose(1, 2).flatten(0, 1)
@@ -194,15 +203,29 @@ def half_canvas(options: GenerativeOptions, image_shape: tuple[int, int, int]) -
 
 
 def starting_poses(options: GenerativeOptions, image_shape: tuple[int, int, int]) -> Tensor:
-    """Initial poses of the parts, upright and spread over the canvas: [n1, 2, 3]."""
+    """Initial poses of the parts, upright and spread over the canvas, or all alike if they are bounded: [n1, 2, 3]."""
+    if options.part_pose == "bounded":
+        return half_canvas(options, image_shape) * bounded_pose(*torch.zeros(POSE, options.parts))
     spread = options.part_spread * half_canvas(options, image_shape)
     middles = spread * (2 * torch.rand(options.parts, 2, 1) - 1)
     return torch.cat([options.part_scale * torch.eye(2).expand(options.parts, -1, -1), middles], 2)
 
 
-def logistic(shape: torch.Size, generator: torch.Generator) -> Tensor:
+def orthogonal_templates(number: int, channels: int, side: int) -> Tensor:
+    """Logits of orthogonal random templates, scaled to lie between 0 and 1: [number, channels, side, side].
+
+    As in the released code of SCAE. At most as many are orthogonal as a template has numbers.
+    """
+    numbers = channels * side * side
+    most = max(number, numbers)
+    rows = torch.linalg.qr(torch.rand(most, most)).Q[:number, :numbers]
+    rows = (rows - rows.min()) / (rows.max() - rows.min())
+    return rows.unflatten(1, (channels, side, side)).contiguous()
+
+
+def logistic(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
     """Draws of a logistic variable. (log odds + draw) / temperature is the logit of a binary concrete variable."""
-    uniform = torch.rand(shape, generator=generator, device=generator.device)
+    uniform = torch.rand(shape, generator=generator, device=device)
     return uniform.clamp(1e-6, 1 - 1e-6).logit()
 
 

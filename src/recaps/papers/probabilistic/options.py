@@ -21,6 +21,7 @@ class GenerativeOptions(ModelOptions):
         "free_rate",
         "free_pairs",
         "free_draws",
+        "free_ascent",
         "free_presences_only",
         "free_samples",
         "samples",
@@ -52,7 +53,13 @@ class GenerativeOptions(ModelOptions):
     with weights t and 1 - t. `geometric`: the product of their powers t and 1 - t, normalised. `moments`: a Gaussian
     with interpolated mean and standard deviation."""
     object_probability: float = Field(0.1, gt=0, lt=1)
-    """Reading. Prior presence p of an object in eq. 1."""
+    """Reading. Prior presence p of an object in eq. 1, or its initial value."""
+    learned_probability: bool = False
+    """Reading. Whether p is learned, for each object."""
+    presences_from_labels: float | None = Field(None, gt=0)
+    """Control. In training, the log odds of object k are this number for images of class k, and minus this number
+    otherwise, instead of those that the network infers. A bound that is no higher with labels than without does not
+    teach classes. null: no control."""
     dummy_affinity: float = Field(0.1, gt=0)
     """Reading. Affinity rho of the dummy in eq. 3. Those of objects start near 1."""
     dummy_deviation: float = Field(1.0, gt=0)
@@ -60,6 +67,12 @@ class GenerativeOptions(ModelOptions):
     absent_deviation: float = Field(1.0, gt=0)
     """Reading. Standard deviation lambda_off of the pose of an absent part in eq. 6, in the unit of poses
     (`extent`)."""
+    template_start: Literal["alike", "orthogonal"] = "alike"
+    """Reading. Initial templates. `alike`: bright squares that fade out, with some noise. `orthogonal`: orthogonal
+    random values with even alphas, as in the released code of SCAE."""
+    part_pose: Literal["linear", "bounded"] = "linear"
+    """Reading. The pose of a part from the output of the pooling. `linear`: an offset from a learned start. `bounded`:
+    scales between 0.01 and 1.01 halves of the canvas, a rotation, a bounded shear and translation, as in SCAE."""
     part_scale: float = Field(1.0, gt=0)
     """Reading. Half the initial side of a part, in the unit of poses (`extent`). 1 is the template's own size if
     `extent` is null."""
@@ -80,8 +93,13 @@ class GenerativeOptions(ModelOptions):
     """Reading. Fraction of the training steps in which Gaussian poses are still points."""
     gaussian_start: float = -3.0
     """Reading. Initial log standard deviation of Gaussian poses."""
+    gaussian_from: Literal["shared", "image"] = "shared"
+    """Reading. Log standard deviations of Gaussian poses. `shared`: a learned number for each number of the pose of
+    each capsule, the same for all images. `image`: the networks compute an offset from it for each image."""
     channels: int = Field(32, ge=1)
     """Filters in each of the four convolutions."""
+    padding: Literal["same", "valid"] = "same"
+    """Reading. Padding of the convolutions: with zeros, or none, as in the released code of SCAE."""
     place_bias: bool = True
     """Reading. Whether to add a learned bias for each place before the attentive pooling, as in the released code of
     SCAE."""
@@ -91,6 +109,9 @@ class GenerativeOptions(ModelOptions):
     """Reading. How the set transformer identifies a part. `projection`: each part has its own linear input layer.
     `one_hot`: all parts share that layer, and each part adds its own learned vector. `none`: parts are not
     identified."""
+    attention: Literal["all", "present"] = "all"
+    """Reading. What the set transformer attends to. `all`: all parts alike. `present`: the logarithm of the presence of
+    a part is added to its scores."""
     pose_zoom: float = Field(5.0, gt=0)
     """Reading. Scale of poses in the input of the set transformer. It receives their offsets from the initial poses,
     scaled so that half the canvas is this number."""
@@ -108,19 +129,22 @@ class GenerativeOptions(ModelOptions):
     """Size of the set transformer's output for an object."""
     hidden: int = Field(128, ge=1)
     """Hidden units of the networks that compute presences and poses of objects from that output."""
+    object_layers: Literal["shared", "own"] = "shared"
+    """Reading. Whether all objects share the networks from the set transformer's output to presence and pose, or each
+    object has its own ("independent" networks in SCAE)."""
     arrangement_rate: float = Field(5.0, gt=0)
     """Reading. Factor on the learning rate of M, gamma and c."""
     template_rate: float = Field(10.0, gt=0)
     """Reading. Factor on the learning rate of the templates and their alphas."""
     object_rate: float = Field(0.5, gt=0)
     """Reading. Factor on the learning rate of the network that infers objects."""
-    warmup_steps: int = Field(50, ge=1)
-    """Reading. Steps in which all learning rates rise linearly from zero."""
     free_steps: int = Field(500, ge=1)
-    """Steps of Adam in free-form inference. The paper has "basic gradient descent", with hundreds or thousands of
-    steps."""
+    """Steps of free-form inference. The paper has hundreds or thousands of steps."""
+    free_ascent: Literal["adam", "plain"] = "adam"
+    """Reading. How free-form inference follows the gradient. The paper has "basic gradient descent": `plain`. Adam
+    moves numbers on which the bound hardly depends as fast as others."""
     free_rate: float = Field(0.02, gt=0)
-    """Reading. First learning rate of Adam in free-form inference. It falls linearly to zero."""
+    """Reading. First learning rate of free-form inference. It falls linearly to zero."""
     free_pairs: int = Field(1, ge=1)
     """Reading. Pairs of antithetic draws per step of free-form inference."""
     free_draws: str = "free-form"

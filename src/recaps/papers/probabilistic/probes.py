@@ -35,7 +35,7 @@ def templates(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
 
 def samples(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """`samples` [n, C, H, W] from the generative model, without pixel noise."""
-    generator = model.noise.generator(images.device, "samples")
+    generator = model.noise.generator(images.device, "samples", 0)
     with float32(images):
         drawn = model.generative.sample(model.options.samples, generator)
         return {"samples": model.generative.draw(drawn.parts).mean}
@@ -88,9 +88,8 @@ def free_form_rotations(model: GenerativeCapsules, images: Tensor, labels: Tenso
 
 
 def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Free-form inference: ascent of the bound in the parameters of q of each image (section 2.4), by Adam.
+    """Free-form inference: ascent of the bound in the parameters of q of each image (section 2.4).
 
-    The paper says "basic gradient descent". Adam moves a variable on which the bound hardly depends as fast as others.
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
 
@@ -111,7 +110,8 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
         free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
         every = [values for belief in (free.part_belief, free.object_belief) for values in belief if values is not None]
         learned = [free.object_belief.logits] if model.options.free_presences_only else every
-        adam = torch.optim.Adam(learned, lr=model.options.free_rate)
+        method = torch.optim.Adam if model.options.free_ascent == "adam" else torch.optim.SGD
+        ascent = method(learned, lr=model.options.free_rate)
         reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
         along = []
         for step in range(last + 1):
@@ -119,13 +119,13 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
                 with torch.no_grad():
                     along.append(_average_bound(model, images, free))
             if step < last:
-                adam.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
-                adam.zero_grad()
+                ascent.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
+                ascent.zero_grad()
                 for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
                     drawn = _drawn(model, free, model.options.free_draws, step * model.options.free_pairs + pair, sign)
                     bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
                     torch.autograd.backward(-bound, inputs=learned)
-                adam.step()
+                ascent.step()
     made = {"images": images, "bound_along": torch.stack(along), "steps": torch.tensor(reported)}
     for ending, found in (("", start), ("_free", free)):
         made[f"presence{ending}"] = found.object_belief.logits.detach()

@@ -14,6 +14,7 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
+from recaps.models.schedule import learning_rate
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.metrics import first_of_each
@@ -56,8 +57,13 @@ def record(run: Run) -> Record:
     family = getattr(run.settings.model, "family", None)
     if family == "scae" and settled(run.settings):
         rows += [(*row[:2], f"settled-{row[2]}", *row[3:]) for row in rows]
-    if family == "generative" and run.settings.heads.get("presence"):
-        rows += _presences(run, run.settings.heads["presence"][0])
+    if family == "generative":
+        rows.append(_training_bound(run))
+        control = run.settings.model.presences_from_labels
+        if control is not None:
+            rows.append(_known_divergence(run, control))
+        elif run.settings.heads.get("presence"):
+            rows += _presences(run, run.settings.heads["presence"][0])
     for name, measure in PARTS.items():
         if name in run.settings.probes:
             measured, arrays[name] = measure(run, run.probe(name))
@@ -123,11 +129,25 @@ def equivariance(angles: Array, presences: Array, poses: Array) -> Array:
 
 
 def _at_full_rate(settings: Variant) -> bool:
-    """Whether Gaussian poses begin at the full learning rate."""
-    from recaps.models.model import learning_rate
+    """Whether Gaussian poses begin at the full learning rate, apart from the warm-up."""
+    training = settings.training.model_copy(update={"warmup": 0})
+    begin = getattr(settings.model, "deltas_first", 0.0) * training.steps
+    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * training.learning_rate
 
-    training, begin = settings.training, getattr(settings.model, "deltas_first", 0.0) * settings.training.steps
-    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * learning_rate(training, 0)
+
+def _training_bound(run: Run) -> MetricRow:
+    """The bound of training images in nats, the mean over the last fifth of the training."""
+    history = run.history()
+    late = history["step"] > 0.8 * history["step"].iloc[-1]
+    return run.number("training-bound", -history.loc[late, "loss"].mean(), "nats")
+
+
+def _known_divergence(run: Run, log_odds: float) -> MetricRow:
+    """The divergence of presences that labels set, one present object and all others absent, from the prior."""
+    options = run.settings.model
+    objects, p = (getattr(options, name) for name in ("objects", "object_probability"))
+    known = np.where(np.arange(objects) == 0, log_odds, -log_odds)
+    return run.number("presence-divergence", divergence(known, math.log(p / (1 - p))).sum(), "nats")
 
 
 def _presences(run: Run, protocol: str) -> list[MetricRow]:

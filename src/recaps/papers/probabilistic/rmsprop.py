@@ -36,5 +36,10 @@ class RMSProp(torch.optim.Optimizer):
             roots = torch._foreach_add(squares, group["epsilon"])
             torch._foreach_sqrt_(roots)
             torch._foreach_mul_(moments, group["momentum"])
-            torch._foreach_addcdiv_(moments, gradients, roots, group["lr"])
+            if isinstance(group["lr"], Tensor):  # which no host reads
+                changes = torch._foreach_div(gradients, roots)
+                torch._foreach_mul_(changes, group["lr"])
+                torch._foreach_add_(moments, changes)
+            else:
+                torch._foreach_addcdiv_(moments, gradients, roots, group["lr"])
             torch._foreach_sub_(parameters, moments)

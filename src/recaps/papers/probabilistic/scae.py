@@ -21,12 +21,14 @@ from recaps.errors import UserError
 from recaps.models.model import Batch, Model
 from recaps.nn.attention import AttentivePooling
 from recaps.nn.convolution import Convolution, size_after
-from recaps.nn.initial import initialise, truncated_normal
+from recaps.nn.initial import initialise
+from recaps.nn.layers import PerObject
 from recaps.nn.losses.classes import correct
 from recaps.nn.losses.squares import summed_squared_error
 from recaps.nn.noise import Noise
-from recaps.nn.poses import compose, warp
+from recaps.nn.poses import bounded_pose, compose, warp
 from recaps.nn.precision import float32
+from recaps.papers.probabilistic.generative_model import orthogonal_templates
 from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
 from recaps.papers.probabilistic.template_mixture import Mixture, template_mixture
@@ -84,15 +86,13 @@ class SCAE(Model):
         self.prior_probe = _linear(options.objects, classes)
         self.posterior_probe = _linear(options.objects, classes)
         self.noise = Noise()
-        #: The step whose noise is added to presences in evaluation.
-        self.test_noise = 0 if options.noise_at_test else None
 
-    def parts(self, images: Tensor, noise: int | None) -> Parts:
-        """The parts of images. `noise`: the training step whose noise is added to the presences; None: no noise."""
+    def parts(self, images: Tensor) -> Parts:
+        """The parts of images. In training, and if `noise_at_test` is set, noise is added to the presences."""
         found = self.part_encoder(images)
         with float32(images):
             poses, features, logits = found.split([POSE, self.options.features, 1], 2)
-            return Parts(pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts", noise))
+            return Parts(bounded_pose(*poses.unbind(2)), features, self._noisy(logits.squeeze(2), "parts"))
 
     def pictures(self, parts: Parts, images: Tensor) -> Mixture:
         """The mixture model of images [B, C, H, W] that the parts define, evaluated at these images."""
@@ -103,27 +103,28 @@ class SCAE(Model):
             background = (self.templates.background.sigmoid(), softplus(self.templates.background_logit))
             return template_mixture(images, drawn, colours, logsigmoid(parts.logits), *background)
 
-    def objects(self, parts: Parts, noise: int | None) -> Objects:
-        """The objects that explain the parts. Of the parts, only features receive gradients. `noise` as in `parts`."""
+    def objects(self, parts: Parts) -> Objects:
+        """The objects that explain the parts. Of the parts, only features receive gradients. Noise as in `parts`."""
         poses, presences = parts.poses.detach(), parts.logits.detach().sigmoid()
         with torch.no_grad():
             templates = self.templates.values() * self.templates.colours(parts.features)[..., None, None]
         seen = [poses.flatten(2), 1 - presences.unsqueeze(2), parts.features, templates.flatten(2)]
         capsules = self.object_decoder(self.object_encoder(torch.cat(seen, 2), presences))
         with float32(poses):
-            votes = compose(pose(*capsules.poses.unbind(2)).unsqueeze(2), pose(*capsules.relations.unbind(2)))
-            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects", noise))
-            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes", noise))
+            of_objects, relations = (bounded_pose(*each.unbind(2)) for each in (capsules.poses, capsules.relations))
+            votes = compose(of_objects.unsqueeze(2), relations)
+            of_object = logsigmoid(self._noisy(capsules.object_logits, "objects"))
+            of_part = logsigmoid(self._noisy(capsules.part_logits, "votes"))
             log_presence = of_object.unsqueeze(2) + of_part
             densities, posterior = vote_mixture(poses, votes, capsules.scales, log_presence)
             log_likelihood = (densities * presences).sum(1)
             return Objects(log_presence.amax(2).exp(), posterior, log_likelihood, capsules.offsets)
 
-    def _noisy(self, logits: Tensor, purpose: str, step: int | None) -> Tensor:
-        """Logits plus uniform noise with mean zero."""
-        if step is None or not self.options.noise_scale:
+    def _noisy(self, logits: Tensor, purpose: str) -> Tensor:
+        """Logits plus uniform noise with mean zero; in evaluation, that of step 0 or none."""
+        if not (self.options.noise_scale and (self.training or self.options.noise_at_test)):
             return logits
-        generator = self.noise.generator(logits.device, purpose, step)
+        generator = self.noise.generator(logits.device, purpose, None if self.training else 0)
         noise = torch.rand(logits.shape, generator=generator, device=logits.device)
         return logits + self.options.noise_scale * (noise - 0.5)
 
@@ -137,7 +138,7 @@ class SCAE(Model):
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"rmsprop": self.optimizer}
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Losses of a training step.
 
         Returns:
@@ -148,9 +149,9 @@ class SCAE(Model):
             the classifiers learn from labels.
         """
         images, labels, options = batch["images"], batch["labels"], self.options
-        parts = self.parts(images, step)
+        parts = self.parts(images)
         mixture = self.pictures(parts, images)
-        objects = self.objects(parts, step)
+        objects = self.objects(parts)
         with float32(images):
             expected = options.within_constant or options.objects / self.classes
             within, between = entropies(objects.mass)
@@ -190,7 +191,7 @@ class SCAE(Model):
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """The mean of the mixture of the parts' templates."""
-        return self.pictures(self.parts(images, self.test_noise), images).mean
+        return self.pictures(self.parts(images), images).mean
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:
         """Presences of the objects and the error of the picture.
@@ -199,8 +200,8 @@ class SCAE(Model):
             `presence` [B, K], the posterior presences, and `prior_presence` [B, K]; the summed squared
             `reconstruction_error` [B] of the mean of the mixture.
         """
-        parts = self.parts(images, self.test_noise)
-        objects = self.objects(parts, self.test_noise)
+        parts = self.parts(images)
+        objects = self.objects(parts)
         return {
             "presence": objects.mass,
             "prior_presence": objects.presence,
@@ -240,13 +241,9 @@ class Templates(nn.Module):
 
     def __init__(self, options: SCAEOptions, channels: int) -> None:
         super().__init__()
-        shape = (channels, options.template_size, options.template_size)
-        numbers = math.prod(shape)
-        most = max(options.parts, numbers)
-        rows = torch.linalg.qr(torch.rand(most, most)).Q[: options.parts, :numbers]
-        rows = (rows - rows.min()) / (rows.max() - rows.min())
-        self.logits = nn.Parameter(rows.unflatten(1, shape).contiguous())
-        self.alphas = nn.Parameter(torch.zeros(options.parts, 1, *shape[1:]))
+        side = options.template_size
+        self.logits = nn.Parameter(orthogonal_templates(options.parts, channels, side))
+        self.alphas = nn.Parameter(torch.zeros(options.parts, 1, side, side))
         self.colour = nn.Sequential(_linear(options.features, 32), nn.ReLU(), _linear(32, channels))
         self.background = nn.Parameter(torch.empty(()).uniform_(-math.sqrt(3), math.sqrt(3)))
         self.background_logit = nn.Parameter(torch.zeros(()))
@@ -368,30 +365,6 @@ class ObjectDecoder(nn.Module):
         )
 
 
-class PerObject(nn.Module):
-    """A separate linear layer for each object: [K, B, fewer] to [K, B, more]."""
-
-    def __init__(self, objects: int, fewer: int, more: int, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(truncated_normal(objects, fewer, more, std=fewer**-0.5))
-        self.bias = nn.Parameter(torch.zeros(objects, 1, more)) if bias else None
-
-    def forward(self, values: Tensor) -> Tensor:
-        made = values @ self.weight
-        return made if self.bias is None else made + self.bias.to(made.dtype)
-
-
-def pose(scale_x: Tensor, scale_y: Tensor, angle: Tensor, shear: Tensor, right: Tensor, down: Tensor) -> Tensor:
-    """A pose [..., 2, 3] from six unbounded numbers [...]. Scales lie between 0.01 and 1.01, the angle is in turns, the
-    shear and the translation lie between -1 and 1."""
-    scale_x, scale_y = scale_x.sigmoid() + 0.01, scale_y.sigmoid() + 0.01
-    shear, right, down = ((5 * each).tanh() for each in (shear, right, down))
-    cos, sin = (2 * math.pi * angle).cos(), (2 * math.pi * angle).sin()
-    across = [scale_x * cos + shear * scale_y * sin, shear * scale_y * cos - scale_x * sin, right]
-    # Each entry of the matrices is contiguous in memory, because summing six arrays is faster than six neighbours.
-    return torch.stack([*across, scale_y * sin, scale_y * cos, down]).unflatten(0, (2, 3)).movedim((0, 1), (-2, -1))
-
-
 def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Tensor) -> tuple[Tensor, Tensor]:
     """The poses of parts under mixtures of the votes of objects. The mixture weights are not normalised.
 
@@ -407,7 +380,7 @@ def vote_mixture(poses: Tensor, votes: Tensor, scales: Tensor, log_presence: Ten
     off = (poses.unsqueeze(1) - votes).square().sum((3, 4)) / scales.square()
     log_density = -0.5 * off - POSE * (scales.log() + 0.5 * math.log(2 * math.pi))
     joint = log_presence + log_density
-    total = torch.logaddexp(joint.logsumexp(1), joint.new_tensor(2 * DUMMY))
+    total = torch.logaddexp(joint.logsumexp(1), joint.new_full((), 2 * DUMMY))
     return total, (joint - total.unsqueeze(1)).exp()
 
 

@@ -69,11 +69,11 @@ class _Mixture(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, at_likelihood: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_likelihood: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
-        *of_images, at_background, at_background_logit = ctx.gradients
-        scaled = (each * at_likelihood.view(-1, *[1] * (each.ndim - 1)) for each in of_images)
-        return None, None, *scaled, at_background @ at_likelihood, at_background_logit @ at_likelihood
+        *of_images, grad_background, grad_background_logit = ctx.gradients
+        scaled = (each * grad_likelihood.view(-1, *[1] * (each.ndim - 1)) for each in of_images)
+        return None, None, *scaled, grad_background @ grad_likelihood, grad_background_logit @ grad_likelihood
 
 
 def _part(
@@ -96,16 +96,16 @@ def _part(
     likelihood = (fit / total).log_().flatten(1).sum(1) - 0.5 * math.log(2 * math.pi) * images[0].numel()
     mean = x - ((off * weights).sum(1, keepdim=True) + off_behind * behind) / total
     if gradients:
-        at_drawn, at_colours, at_presence, at_background, at_background_logit = gradients
+        grad_drawn, grad_colours, grad_presence, grad_background, grad_background_logit = gradients
         # Posterior and prior probabilities of the components.
         after, before = fitting.div_(fit), weights.div_(total)
-        at_alphas = at_drawn[:, :, channels:]
-        torch.sub(after.sum(2, keepdim=True), before, alpha=channels, out=at_alphas)
-        at_presence.copy_(at_alphas.sum((2, 3, 4)))
+        grad_alphas = grad_drawn[:, :, channels:]
+        torch.sub(after.sum(2, keepdim=True), before, alpha=channels, out=grad_alphas)
+        grad_presence.copy_(grad_alphas.sum((2, 3, 4)))
         pull = after.mul_(off)
-        torch.mul(pull, colours, out=at_drawn[:, :, :channels])
-        at_colours.copy_(pull.mul_(values).sum((3, 4)))
+        torch.mul(pull, colours, out=grad_drawn[:, :, :channels])
+        grad_colours.copy_(pull.mul_(values).sum((3, 4)))
         after, before = fitting_behind / fit, behind / total
-        at_background.copy_((after * off_behind).flatten(1).sum(1))
-        at_background_logit.copy_((after - before).flatten(1).sum(1))
+        grad_background.copy_((after * off_behind).flatten(1).sum(1))
+        grad_background_logit.copy_((after - before).flatten(1).sum(1))
     return likelihood, mean.squeeze(1)

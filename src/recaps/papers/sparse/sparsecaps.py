@@ -9,6 +9,8 @@ Both are the network of SUPCAPS, trained without labels to reconstruct the image
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ class SparseCaps(CapsuleNetwork):
     """Latent capsules that reconstruct the image, with or without the sparse mask. Shapes are as in the base class."""
 
     options: SparseCapsOptions
+    settled = False  # whether boosts no longer change in this training step
 
     def __init__(self, options: SparseCapsOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__(options, image_shape)
@@ -39,15 +42,19 @@ class SparseCaps(CapsuleNetwork):
         """Rank of each capsule in its image, 0 for the largest support, boosted if sparse: [B, L] to int64 [B, L]."""
         return ranks(supports) if self.boosting is None else self.boosting.ranks(supports)
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def schedule(self, step: int) -> Hashable:
+        super().schedule(step)
+        self.settled = self.training_options.steps - (step + 1) < self.options.settle_steps
+        return self.settled
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return `loss`, the squared error of the reconstruction, summed over pixels, as a mean over the images."""
         images = batch["images"]
         routed = self(images)
         supports = self.support(routed.coupling)
         reconstructions = self.decode(routed.capsules, self.mask(supports))
         if self.boosting is not None and self.training:
-            left = self.training_options.steps - (step + 1)
-            self.boosting.observe(supports, update=left >= self.options.settle_steps)
+            self.boosting.observe(supports, update=not self.settled)
         return {"loss": summed_squared_error(reconstructions, images).mean()}
 
     def reconstruct(self, images: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class Example(CapsuleNetwork):
 
     options: ExampleOptions
 
-    def losses(self, batch: Batch, step: int) -> dict[str, Tensor]:
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the `loss` to be minimised, and other scalars for the history."""
         scores, labels = self.class_scores(batch["images"]), batch["labels"]
         loss = margin_loss(scores, labels, weight=self.options.absent).sum(1).mean()

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from recaps.nn.fields import Fields
 from recaps.nn.routing.interface import Consensus, PoseRouting, matrix_votes
+from recaps.nn.routing.options import PoseOptions
 
 
 class ExampleRouting(PoseRouting):
-    """A pose is the mean of the votes, weighted by the activations of the inputs; close votes activate it.
+    """A pose is the mean of the votes, weighted by the activations of the inputs; close votes activate it."""
 
-    Args:
-        sharpness: Factor on the variance of the votes.
-    """
+    class Options(PoseOptions):
+        sharpness: float = Field(1.0, ge=0)
+        """Factor on the variance of the votes."""
 
-    def __init__(
-        self, outputs: int, layer: int, logits: bool, *, sharpness: Annotated[float, Field(ge=0)] = 1.0
-    ) -> None:
-        super().__init__(outputs, layer, logits)
-        self.sharpness, self.logits = sharpness, logits
+    def __init__(self, outputs: int, layer: int, logits: bool, options: Options) -> None:
+        super().__init__(outputs, layer, logits, options)
+        self.sharpness, self.logits = options.sharpness, logits
         self.threshold = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, poses: Tensor, activations: Tensor, weight: Tensor, fields: Fields) -> Consensus:
