@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 # The Python that makes the environment, e.g. `make PYTHON=/path/to/python3.12 demo`.
 PYTHON ?=
-# For `make estimate`: the scale, and a device that `make bench` measured; this machine's if empty.
+# For `make estimate`: the scale, and a device that was measured; all if empty.
 ESTIMATED := $(or $(SCALE),paper)
 DEVICE ?=
 SCALE ?= desk
@@ -105,7 +105,7 @@ bench: environment ## Time training steps of each model, and Snakemake's start; 
 	@TIMEFORMAT="snakemake --profile profiles/smoke -n: %R s, %U s of processor time"; \
 		time $(BIN)/snakemake --profile profiles/smoke -n --quiet all > /dev/null
 
-estimate: environment ## Jobs and storage of each paper, and hours where `make bench` ran (make estimate SCALE=paper)
+estimate: environment ## Jobs, storage and hours of training of each paper, by device (make estimate SCALE=paper)
 	@$(BIN)/python -m recaps.estimate --scale $(ESTIMATED) $(if $(DEVICE),--device "$(DEVICE)")
 
 publish: environment ## Copy finished runs to results/published/SCALE, draw all (make publish SCALE=desk PAPERS="sparse")

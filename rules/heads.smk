@@ -11,9 +11,10 @@ rule evaluate_heads:
         files.log("evaluate_heads/{paper}-{variant}-seed-{seed}"),
     conda:
         "../envs/recaps.yaml"
+    threads: plan.head_threads
     resources:
-        # For an SVM on 60,000 latents.
-        mem_mb=growing(8000),
+        # For an SVM on 60,000 latents, with two threads.
+        mem_mb=growing(10000),
         runtime=growing(240),
     params:
         identity=plan.identity("evaluate_heads"),

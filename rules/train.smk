@@ -17,7 +17,7 @@ rule train_variant:
     resources:
         gpu=plan.gpus,
         mem_mb=growing(16000),
-        runtime=growing(240),
+        runtime=plan.training_minutes,
         # Slurm sends TERM two minutes before the time limit: the training saves its state and exits, and the next
         # attempt continues. Not USR1, which would kill Snakemake. Other clusters ignore this.
         slurm_extra="--signal=TERM@120",

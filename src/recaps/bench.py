@@ -7,9 +7,7 @@ Each step alternates with the same step in plain PyTorch and float32 (`kernels.p
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
-import json
 import multiprocessing
 import statistics
 import time
@@ -35,16 +33,15 @@ from recaps.io import read_json, write_json
 from recaps.models import build
 from recaps.models.model import Model
 from recaps.nn.kernels import plain
+from recaps.step_times import FILE, image_shape, step_name, work_of
 from recaps.training import device as devices
 from recaps.training import machine
-from recaps.training.batches import Batches, view_shape
+from recaps.training.batches import Batches
 from recaps.training.images import images_of
 from recaps.training.step import take_steps
 from recaps.training.timing import count_operations
 
 GIGA = 1e9
-#: Where `--save` keeps times by device and `step_name`.
-FILE = Path("results/step-times.json")
 #: A time is not kept if the peak of matrix products is below this share of the peak at the last time.
 BUSY = 0.6
 #: Rows of the matrices whose products give the peak, from the first choice down.
@@ -127,24 +124,6 @@ def untrained(variant: Variant, training: Training, device: torch.device) -> Mod
     model = build(variant.model, image_shape(variant), classes).place(device)
     model.configure(training)
     return model
-
-
-def image_shape(variant: Variant) -> tuple[int, int, int]:
-    """Return the shape (C, H, W) of the images that a variant's model gets."""
-    about = describe(variant.data.split("/")[0])
-    return view_shape((about["channels"], about["height"], about["width"]), variant.training)
-
-
-def work_of(variant: Variant) -> str:
-    """Return a digest of all that a step's work depends on: model, shape of images and labels, batch size."""
-    pairs = "pairs" in defaults(variant.data.split("/")[0])
-    work = [variant.model.model_dump(mode="json"), image_shape(variant), pairs, variant.training.batch_size]
-    return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def step_name(variant: Variant, phase: str, precision: str) -> str:
-    """Return the key of a training step in the file of times. Variants that do the same work share it."""
-    return f"{work_of(variant)}/{phase}/{precision}"
 
 
 def random_split(name: str, n: int) -> Arrays:

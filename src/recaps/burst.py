@@ -21,7 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from recaps import bench, estimate, io, provenance
+from recaps import estimate, io, provenance, step_times
 from recaps.command import at_least_one
 from recaps.datasets.download import fetch
 from recaps.datasets.sources import file as official
@@ -145,12 +145,13 @@ def _name(run: Run) -> str:
 
 def expected_seconds(plan: Plan, runs: Iterable[Run], elsewhere: Elsewhere, device: str) -> dict[Run, float]:
     """Return the seconds of those trainings that were measured on a device, by `make bench` or as another seed."""
-    file, known = Path(plan.results, bench.FILE.name), dict[Run, float]()
-    steps = io.read_json(file).get(device, {}) if file.is_file() else {}
+    known = dict[Run, float]()
+    steps = step_times.own(Path(plan.results, step_times.FILE.name)).get(device, {})
     for paper, variant in dict.fromkeys(run[:2] for run in runs):
         seeds = [about for name, about in elsewhere.items() if name.startswith(f"runs/{paper}/{variant}/")]
         seconds = [about["seconds"] for about in seeds if about["device"] == device]
-        hours = estimate.hours(plan.project.every[paper].variants[variant], steps)
+        settings = plan.project.every[paper].variants[variant]
+        hours = step_times.hours(settings, estimate.untrained(settings).phases(), steps) if steps else None
         if hours or seconds:
             seconds = [3600 * hours] if hours else seconds
             known |= {run: statistics.median(seconds) for run in runs if run[:2] == (paper, variant)}
@@ -337,8 +338,8 @@ def ship(plan: Plan, target: Path) -> str:
             about = tarfile.TarInfo(provenance.SHIPPED)
             about.size = len(text)
             archive.addfile(about, BytesIO(text))
-            if (times := Path(plan.results, bench.FILE.name)).is_file():
-                archive.add(times, bench.FILE)
+            if (times := Path(plan.results, step_times.FILE.name)).is_file():
+                archive.add(times, step_times.FILE)
             for file in raw:
                 archive.add(file, Path("data", *file.parts[-2:]))
             left = _fill(archive, plan, _checkpoints(plan, runs), MOST_SENT, f"results/{plan.scale}/")

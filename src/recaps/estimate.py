@@ -1,7 +1,7 @@
-"""Jobs and storage of a scale, and its hours of training on a device that was measured: `make estimate`.
+"""Jobs and storage of a scale, and its hours of training on devices that were measured: `make estimate`.
 
 Jobs come from the plan that the rules follow, storage from the models and from the shapes of the official data. Hours
-come from times of training steps that `python -m recaps.bench --save` measured on the same device.
+come from times of training steps: those that `python -m recaps.bench --save` measured, and published ones.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from recaps import bench
+from recaps import step_times
+from recaps.bench import random_split
 from recaps.command import command
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
@@ -25,16 +26,16 @@ from recaps.config.reading import read_yaml
 from recaps.config.variant import Variant
 from recaps.config.workflow import Scale
 from recaps.datasets import catalogue
+from recaps.datasets.catalogue import describe
 from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import latents_of
-from recaps.io import read_json
+from recaps.models import build
+from recaps.models.model import Model
 from recaps.nn import kernels
 from recaps.plan.plan import Plan
+from recaps.step_times import Times, hours, work_of
 from recaps.training import device as devices
-from recaps.training import machine
-from recaps.training.batches import Batches
 from recaps.training.images import images_of
-from recaps.training.step import take_steps
 
 CPU = torch.device("cpu")
 
@@ -60,21 +61,35 @@ def jobs(plan: Plan) -> dict[str, int]:
     return {rule: count for rule, count in counts.items() if count}
 
 
-def sizes(variant: Variant) -> dict[str, int]:
-    """Return the bytes of a run's model, of its last checkpoint, and of the latents of one image.
+def untrained(variant: Variant) -> Model:
+    """Return a variant's model, configured for training. All weights that are drawn together have the same value."""
+    with _OneDraw():
+        model = build(variant.model, step_times.image_shape(variant), describe(_data(variant))["classes"])
+    model.configure(variant.training)
+    return model
 
-    The function builds the model, and trains it for one step of each phase on two random images.
-    """
-    training = variant.training.model_copy(update={"batch_size": 2})
-    two = images_of(bench.random_split(variant.data.split("/")[0], 2), CPU)
-    model = bench.untrained(variant, variant.training, CPU)
+
+class _OneDraw(TorchDispatchMode):
+    """Draw one number for a whole tensor: to draw all takes most of the time of building a model."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
+            return args[0].fill_(func(args[0].new_empty(()), *args[1:], **kwargs or {}))
+        return func(*args, **kwargs or {})
+
+
+def sizes(variant: Variant, model: Model) -> dict[str, int]:
+    """Return the bytes of a run's model, of its last checkpoint, and of the latents of one image."""
+    images = images_of(random_split(_data(variant), 2), CPU)
     with kernels.off():
-        for _ in take_steps(model, Batches(two, training, 0, CPU), model.phases().values()):
-            pass
-        latents = latents_of(model.eval(), two, range(2), training, CPU)
+        latents = latents_of(model.eval(), images, range(1), variant.training, CPU)
     weights = _bytes(model.state_dict())
-    per_image = sum(each.nbytes for each in latents.values()) // 2 + 8  # and the index of the original
+    per_image = sum(each.nbytes for each in latents.values()) + 8  # and the index of the original
     return {"models": weights, "checkpoints": weights, "latents": per_image}
+
+
+def _data(variant: Variant) -> str:
+    return variant.data.split("/")[0]
 
 
 def _bytes(state: Any) -> int:
@@ -111,25 +126,13 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
         )
         models = 1 + len(variant.training.snapshots)
         amounts = {"latents": read, "models": models, "checkpoints": models}
-        for kind, size in known[bench.work_of(variant)].items():
+        for kind, size in known[work_of(variant)].items():
             total[kind] += len(project.seeds_of(variant)) * size * amounts[kind]
     for name in {project.resolve(name) for paper in project.papers.values() for name in paper.used_sets}:
         about = catalogue.describe(name.split("/")[0])
         pixels = about["channels"] * about["height"] * about["width"]
         total["data sets"] += images(name, project.scale) * (pixels + 8)  # a label has 8 bytes
     return {kind: size / 1e9 for kind, size in total.items()}
-
-
-def hours(variant: Variant, measured: Mapping[str, Any]) -> float | None:
-    """Return the hours of a run's training steps; None if `measured`, the steps of a device, lacks a phase."""
-    if not measured:
-        return None
-    phases = bench.untrained(variant, variant.training, CPU).phases()
-    names = [bench.step_name(variant, phase, variant.training.precision) for phase in phases]
-    if not measured.keys() >= set(names):
-        return None
-    spans = [end - start for start, end in pairwise([*phases.values(), variant.training.steps])]
-    return sum(n * measured[name]["seconds"] for n, name in zip(spans, names, strict=True)) / 3600
 
 
 def variants(project: Project) -> dict[str, Variant]:
@@ -141,12 +144,12 @@ def variants(project: Project) -> dict[str, Variant]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.estimate", description=__doc__.split("\n")[0])
     parser.add_argument("--scale", default="paper", help="the scale (default: paper)")
-    parser.add_argument("--device", help="a device that was measured (default: this machine's)")
+    parser.add_argument("--device", help="a device that was measured (default: all)")
     parser.add_argument("--papers", nargs="+", help="the papers (default: those of config.yaml)")
     parser.add_argument(
         "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
     )
-    parser.add_argument("--times", type=Path, default=bench.FILE, help="the file that `recaps.bench --save` wrote")
+    parser.add_argument("--times", type=Path, default=step_times.FILE, help="the file that `recaps.bench --save` wrote")
     print("\n".join(_estimate(parser.parse_args(arguments))))
     return 0
 
@@ -159,31 +162,68 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     # The user's own data are left out, because only the shapes of official data are known.
     sets = {name: other for name, other in project.config.datasets.items() if not {name, other} & project.own.keys()}
     project = load(values | {"datasets": sets}, options.config)
-    times = read_json(options.times) if options.times.is_file() else {}
-    device = options.device or machine.describe(devices.choose("auto"))
-    if options.device and device not in times:
-        raise UserError(f"--device: no times of '{device}' in {options.times}{nearest(device, times)}")
-    runs = {key: hours(variant, times.get(device, {})) for key, variant in variants(project).items()}
-    works = {bench.work_of(variant): variant for variant in variants(project).values()}
-    known = {} if project.scale.stand_in else {work: sizes(variant) for work, variant in works.items()}
+    own = step_times.own(options.times)
+    times = step_times.merged(step_times.published(), own)
+    if options.device and options.device not in times:
+        raise UserError(
+            f"--device: no times of '{options.device}', neither in {options.times} nor published"
+            f"{nearest(options.device, times)}"
+        )
+    chosen = {options.device: times[options.device]} if options.device else times
+    devices.choose("cpu", threads=1)  # the work is too small for more
+    known, runs = _models(project, chosen)
+    chosen = {device: steps for device, steps in chosen.items() if runs[device] or options.device}
     columns = {}
     for name in (*project.papers, "all"):
         part = project.model_copy(update={"papers": {name: project.papers[name]}}) if name != "all" else project
         counts = jobs(Plan(part))
-        own = {key: (runs[key], len(project.seeds_of(variant))) for key, variant in variants(part).items()}
-        known_hours = [each * seeds for each, seeds in own.values() if each is not None]
-        total = f"{sum(known_hours):.1f}" if len(known_hours) == len(own) else "not measured"
-        sized = storage(part, known) if known else {}
         columns[name] = {
             **{f"jobs: {rule}": f"{count}" for rule, count in {**counts, "all": sum(counts.values())}.items()},
-            "hours of training": total,
-            **{f"GB: {kind}": f"{size:.2f}" for kind, size in sized.items()},
+            **{f"hours: {_label(device, own)}": _hours(part, runs[device]) for device in chosen},
+            **{f"GB: {kind}": f"{size:.2f}" for kind, size in (storage(part, known) if known else {}).items()},
         }
     rows = [[row, *(each.get(row, "0") for each in columns.values())] for row in columns["all"]]
-    lines = [f"{row[0]:<24}" + "".join(f"{cell:>15}" for cell in row[1:]) for row in (["", *columns], *rows)]
-    missing = [key for key, each in runs.items() if each is None]
-    note = f"Not measured: {len(missing)} of {len(runs)} variants; run `make bench` on this device."
-    return [f"Scale {options.scale}, {len(project.seeds)} seeds, {device}", *lines, *([note] if missing else [])]
+    width = max(len(row[0]) for row in rows)
+    lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>15}" for cell in row[1:]) for row in (["", *columns], *rows)]
+    n = len(variants(project))
+    notes = [
+        f"{_label(device, own)}: {n - len(runs[device])} of {n} variants were not measured; `make bench` there does so."
+        for device in chosen
+        if len(runs[device]) < n
+    ]
+    nothing = [] if chosen else ["No hours: no variant was measured; run `make bench`."]
+    return [f"Scale {options.scale}, {len(project.seeds)} seeds", *lines, *notes, *nothing]
+
+
+def _models(project: Project, times: Times) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+    """Build each model. Return the `sizes` of each work, and the hours of each measured variant's run by device."""
+    known: dict[str, dict[str, int]] = {}
+    runs: dict[str, dict[str, float]] = {device: {} for device in times}
+    works: dict[str, dict[str, Variant]] = {}
+    for key, variant in variants(project).items():
+        works.setdefault(work_of(variant), {})[key] = variant
+    for work, alike in works.items():
+        model = untrained(next(iter(alike.values())))
+        if not project.scale.stand_in:
+            known[work] = sizes(next(iter(alike.values())), model)
+        for key, variant in alike.items():
+            model.configure(variant.training)
+            found = {device: hours(variant, model.phases(), steps) for device, steps in times.items()}
+            for device, each in found.items():
+                if each is not None:
+                    runs[device][key] = each
+    return known, runs
+
+
+def _hours(project: Project, runs: Mapping[str, float]) -> str:
+    """Return the hours of training all runs of a project, as far as they are known."""
+    every = variants(project)
+    known = [runs[key] * len(project.seeds_of(variant)) for key, variant in every.items() if key in runs]
+    return "not measured" if not known else f"{'' if len(known) == len(every) else '≥ '}{sum(known):.1f}"
+
+
+def _label(device: str, own: Times) -> str:
+    return device if device in own else f"{device} (published)"
 
 
 if __name__ == "__main__":

@@ -295,11 +295,16 @@ def test_the_svm_predicts_as_scikit_learns(gamma: float | str, C: float) -> None
     tested = images[900:]
     assert len(tested) > CHUNK
     svc = SVC(C=C, gamma=gamma).fit(images[:900], labels[:900])
-    ours = classifier(Head(kind="svm", C=C, gamma=gamma)).fit(images[:900], labels[:900])
+    ours, parallel = (
+        classifier(Head(kind="svm", C=C, gamma=gamma), threads).fit(images[:900], labels[:900]) for threads in (1, 2)
+    )
     assert 0.3 < svc.score(tested, labels[900:]) < 0.97
     np.testing.assert_array_equal(ours.predict(tested), svc.predict(tested))
     assert ours.support_vectors_.shape == svc.support_vectors_.shape
     np.testing.assert_allclose(ours.intercepts_, -svc.intercept_, atol=1e-3)
+    for name in ("support_vectors_", "coefficients_", "intercepts_"):
+        np.testing.assert_array_equal(getattr(parallel, name), getattr(ours, name))
+    np.testing.assert_array_equal(parallel.predict(tested), svc.predict(tested))
 
 
 def test_the_svm_accepts_features_that_do_not_vary_and_refuses_a_single_class() -> None:
@@ -498,7 +503,7 @@ def test_a_head_is_fitted_once_for_all_tests(tmp_path: Path, monkeypatch: pytest
     file, out = tmp_path / "latents.npz", tmp_path / "heads.json"
     npz.save_parts(file, {"a/train": made_up(90), "a/test": made_up(60, seed=1), "b/test": made_up(30, seed=2)})
     made: list[Head] = []
-    monkeypatch.setattr(heads, "classifier", lambda head: made.append(head) or classifier(head))
+    monkeypatch.setattr(heads, "classifier", lambda head, threads: made.append(head) or classifier(head))
     head = {"kind": "svm"}
     protocols = {name: {"title": name, "fit": {"set": "a/train"}, "test": {"set": f"{name}/test"}} for name in "ab"}
     protocols["first"] = {"title": "first", "fit": {"set": "a/train", "count": 50}, "test": {"set": "a/test"}}

@@ -471,6 +471,12 @@ def test_jobs_ask_for_the_gpu_that_they_will_use(plan: Any, tmp_path: Path, monk
     assert plan().gpus(wildcards()) == 0
 
 
+def test_svms_are_fitted_in_two_threads_where_that_takes_long(plan: Any) -> None:
+    assert plan(scale="desk").head_threads(wildcards()) == 2
+    assert plan(scale="desk").head_threads(discriminative()) == 1, "no head is fitted"
+    assert plan().head_threads(wildcards()) == 1, "stand-ins"
+
+
 def test_resources_grow_with_each_attempt() -> None:
     assert [growing(4000)(None, attempt) for attempt in (1, 2, 3)] == [4000, 8000, 12000]
 

@@ -96,6 +96,9 @@ class Config(Section):
     checkpoint_seconds: float = Field(120, gt=0)
     """Seconds between two checkpoints of a training run. A crash loses about this much work at most, unless the disk is
     full."""
+    max_training_minutes: int = Field(1440, ge=1)
+    """Minutes that a training asks a cluster for at most, such as the time limit of your partition. A training that
+    needs more is stopped there, and its next attempt continues."""
     data: FilePath = "data"
     """Folder of the official files."""
     results: FilePath = "results"

@@ -41,7 +41,13 @@ TEST_DIGIT = 6
 
 
 def evaluate_all(
-    latents: Path, heads: Mapping[str, Mapping[str, Any]], out: Path, *, kept: Path | None = None, code: str = ""
+    latents: Path,
+    heads: Mapping[str, Mapping[str, Any]],
+    out: Path,
+    *,
+    kept: Path | None = None,
+    code: str = "",
+    threads: int = 1,
 ) -> None:
     """Evaluate heads on the latents of a run, and write their results to `out` (JSON), by head and protocol.
 
@@ -52,6 +58,7 @@ def evaluate_all(
         kept: folder for the results of each head as soon as it is fitted. Results of an earlier attempt are used if
             they have the same settings, latents and code.
         code: what stands for the code.
+        threads: number of threads, which changes no result.
 
     Raises:
         UserError: see `evaluate`.
@@ -64,7 +71,7 @@ def evaluate_all(
             key = _key(latents, settings, code) if file else ""
             made = read_json(file) if file and file.exists() else {}
             if not file or made.get("key") != key:
-                made = {"key": key, "result": evaluate(latents, **settings, fits=fits)}
+                made = {"key": key, "result": evaluate(latents, **settings, fits=fits, threads=threads)}
                 log.info("%s, %s: accuracy %.2f %%", name, protocol, 100 * made["result"]["accuracy"])
                 if file:
                     write_json(file, made)
@@ -80,7 +87,12 @@ def _key(latents: Path, settings: Mapping[str, Any], code: str) -> str:
 
 
 def evaluate(
-    latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any], *, fits: Fits | None = None
+    latents: Path,
+    head: Mapping[str, Any],
+    protocol: Mapping[str, Any],
+    *,
+    fits: Fits | None = None,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """Fit a head on one part of the latents, test it on another, and return the result.
 
@@ -89,6 +101,7 @@ def evaluate(
         head: settings of the head, as in `recaps.config.heads.Head`.
         protocol: settings of the protocol, as in `recaps.config.heads.Protocol`.
         fits: classifiers that were fitted on these latents before; those that this call fits are added.
+        threads: number of threads.
 
     Returns:
         `accuracy` (a fraction), the numbers of images `n` and `n_fit`, the settings, and how it was measured.
@@ -105,7 +118,7 @@ def evaluate(
         accuracy = highest_are_labels(tested, truth).mean()
     else:
         assert rules.fit is not None
-        fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits)
+        fitted = _fit(latents, settings, rules.fit, {} if fits is None else fits, threads)
         n_fit = len(fitted[0].originals)
         if _origin(rules.fit.set) != _origin(rules.test.set):
             shared = 0
@@ -149,12 +162,12 @@ def features(latents: Mapping[str, npt.NDArray[Any]], head: Head) -> Features:
     return np.concatenate([each.reshape(len(each), -1) for each in arrays], 1, dtype=np.float32)
 
 
-def classifier(head: Head) -> Any:
+def classifier(head: Head, threads: int = 1) -> Any:
     """Return the unfitted scikit-learn classifier of a head."""
     if head.kind == "svm":
         from recaps.evaluation.svm import PairwiseSVC
 
-        fitted = PairwiseSVC(C=head.C, gamma=head.gamma)
+        fitted = PairwiseSVC(C=head.C, gamma=head.gamma, n_jobs=threads)
     else:
         from sklearn.linear_model import LogisticRegression
 
@@ -167,7 +180,7 @@ def classifier(head: Head) -> Any:
     return make_pipeline(StandardScaler(), fitted)
 
 
-def _fit(latents: Path, head: Head, part: Part, fits: Fits) -> list[Fitted]:
+def _fit(latents: Path, head: Head, part: Part, fits: Fits, threads: int) -> list[Fitted]:
     """Fit a head on each draw of a part, or return it from `fits`."""
     key = head.model_dump_json() + part.model_dump_json()
     if key not in fits:
@@ -175,7 +188,9 @@ def _fit(latents: Path, head: Head, part: Part, fits: Fits) -> list[Fitted]:
         if labels.ndim > 1:
             raise UserError(f"{latents}: images of {part.set} have several labels, which needs an 'argmax' head")
         draws = [_draw(labels, part, draw, f"{latents}, {part.set}") for draw in range(part.draws)]
-        fits[key] = [Fitted(classifier(head).fit(values[rows], labels[rows]), originals[rows]) for rows in draws]
+        fits[key] = [
+            Fitted(classifier(head, threads).fit(values[rows], labels[rows]), originals[rows]) for rows in draws
+        ]
     return fits[key]
 
 

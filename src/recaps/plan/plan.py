@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recaps import checkout, layout
+from recaps import checkout, layout, step_times
 from recaps.config.base import snapshot_of
 from recaps.config.heads import Head
 from recaps.config.load import Project, load
@@ -43,6 +43,7 @@ MACHINE = {
     "mirror",
     "device",
     "checkpoint_seconds",
+    "max_training_minutes",
     "data",
     "results",
     "overrides",
@@ -87,6 +88,11 @@ def growing(amount: int) -> Callable[[Any, int], int]:
 
     return grown
 
+
+#: Minutes to ask for a training whose steps were not measured.
+UNKNOWN_MINUTES = 240
+#: Minutes to ask for all else that a training does: start, evaluation, checkpoints.
+MORE_MINUTES = 30
 
 #: The folder of device files.
 DEVICES = Path("/dev")
@@ -470,6 +476,42 @@ class Plan:
         """Return the GPUs of a job: one if it asks for CUDA, or would use a GPU of this machine."""
         device = self.project.config.device
         return int(device == "cuda" or (device == "auto" and _has_gpu()))
+
+    def training_minutes(self, wildcards: Any, attempt: int) -> int:
+        """Return the minutes to ask a cluster for: twice what its steps took when measured, and more with each attempt.
+
+        Devices differ, and others may use them at the same time. If its steps were not measured, the slowest ones of
+        the model's family count, and `UNKNOWN_MINUTES` is the least.
+        """
+        variant = self.variant(wildcards)
+        work, family, steps = step_times.work_of(variant), variant.model.family, variant.training.steps
+        if self.has_model_of(wildcards):
+            seconds, least = 0.0, 0
+        elif variant.training.minutes:
+            seconds, least = 60 * variant.training.minutes, 0
+        elif work in self._step_seconds:
+            seconds, least = steps * self._step_seconds[work], 0
+        else:
+            seconds, least = steps * self._step_seconds.get(family, 0.0), UNKNOWN_MINUTES
+        minutes = max(least, MORE_MINUTES + round(2 * seconds / 60))
+        return min(attempt * minutes, self.project.config.max_training_minutes)
+
+    @functools.cached_property
+    def _step_seconds(self) -> dict[str, float]:
+        """The measured seconds of a step by work, and of the slowest step by family; on GPUs if trainings use one."""
+        times = step_times.merged(step_times.published(), step_times.own())
+        found = step_times.slowest(times, gpu=bool(self.gpus(None)))
+        families: dict[str, float] = {}
+        for variant in (each for paper in self.project.every.values() for each in paper.variants.values()):
+            seconds, family = found.get(step_times.work_of(variant), 0.0), variant.model.family
+            families[family] = max(seconds, families.get(family, 0.0))
+        return found | families
+
+    def head_threads(self, wildcards: Any) -> int:
+        """Return the threads of a job that fits heads: two for SVMs, whose pairs of classes are solved side by side."""
+        paper, heads = self.project.every[wildcards.paper], self.variant(wildcards).heads
+        kinds = {paper.head(wildcards.variant, head).kind for head in heads}
+        return 2 if "svm" in kinds and not self.project.scale.stand_in else 1
 
     # Jobs
 

@@ -152,7 +152,12 @@ def evaluate_heads(job: Any) -> None:
 
     params = job.params
     evaluate_all(
-        Path(job.input.latents), params.heads, Path(job.output.heads), kept=Path(params.kept), code=params.code
+        Path(job.input.latents),
+        params.heads,
+        Path(job.output.heads),
+        kept=Path(params.kept),
+        code=params.code,
+        threads=job.threads or 1,  # `python -m recaps run` may leave it to PyTorch
     )
 
 
