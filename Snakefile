@@ -31,7 +31,7 @@ configfile: "config/config.yaml"
 
 
 # Jobs draw to files. The environment may name a backend that is not installed here, as in a notebook's terminal.
-os.environ["MPLBACKEND"] = "agg"
+os.environ.update(MPLBACKEND="agg")
 attend()
 times.ignore()
 # Snakemake has merged the user's settings, but it knows no sections with a name, so the library merges them again. Only
