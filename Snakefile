@@ -203,6 +203,7 @@ onstart:
         # With a limit on the rate of jobs, Snakemake's scheduler wakes up once a second for each job that has finished.
         workflow.scheduler.job_rate_limiter = None
         warm.attend()
+        failures.end_with_the_terminal(workflow.scheduler)
     failures.attend()
 
 

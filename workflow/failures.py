@@ -7,6 +7,7 @@ nothing, so its line comes from here. Written for Snakemake's pinned version.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 from typing import Any
@@ -33,6 +34,18 @@ def attend() -> None:
 
     PythonScript.execute_script = execute
     logger.addFilter(Shown())
+
+
+def end_with_the_terminal(scheduler: Any) -> None:
+    """When the terminal is closed, let the jobs save their state, wait for them and unlock; not with `nohup`."""
+
+    def hang_up(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        os.killpg(0, number)
+        scheduler.exit_gracefully()
+
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def killed(status: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
 from types import SimpleNamespace
 from typing import Any
@@ -60,3 +62,17 @@ def test_what_snakemake_adds_to_the_line_of_a_job_is_left_out() -> None:
     assert shown("Terminating processes on user request, this might take some time.")
     assert not shown("Error in rule train_variant", **of_job)
     assert shown("WorkflowError: At least one job did not complete successfully.")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_stops_the_jobs_and_the_scheduler(ignored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with `nohup`."""
+    told: list[Any] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: told.append((group, number)))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        failures.end_with_the_terminal(SimpleNamespace(exit_gracefully=lambda: told.append("ends")))
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert told == ([] if ignored else [(0, signal.SIGHUP), "ends"])
