@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ def load(run: str | Path, *, step: int | None = None, device: str = "auto") -> T
             snapshot; or there is no such device.
     """
     folder = Path(run)
+    if step is not None and not isinstance(step, Integral):
+        raise UserError(f"step: {step!r} is no whole number")
+    if folder.is_file():
+        raise UserError(f"{folder}: is a file; name the folder that holds it")
     missing = [name for name in ("model.safetensors", "config.json", "record.json") if not (folder / name).is_file()]
     if missing:
         below = next(folder.glob("seed-*"), None)

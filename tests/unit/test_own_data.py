@@ -90,7 +90,7 @@ def test_models_get_a_capsule_or_an_output_for_each_class(make: Make) -> None:
         ({"mine": {"pth": "x.npz"}}, "config: unknown key 'datasets.mine.pth' (did you mean 'path'?)"),
         ({"mine": {"path": "x.npz", "size": 2}}, "config: datasets.mine.size: Input should be greater than or equal"),
         ({"mine": 3}, "config: datasets.mine: Input should be a mapping, not 3"),
-        ({"mine": "A b"}, "config: datasets.mine: String should match pattern"),
+        ({"mine": "A b"}, "config: datasets.mine: 'A b' is not a name"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(make: Make, replaced: Any, message: str) -> None:

@@ -63,6 +63,10 @@ def expanded(path: str) -> str:
         raise ValueError(f"'{path}' names a variable that is not set")
     if found.startswith("~"):
         raise ValueError(f"'{path}' names a user that is not there")
+    if found != found.strip():
+        raise ValueError(f"{path!r} begins or ends with a space")
+    if "\\" in found:
+        raise ValueError(f"{path!r} contains a backslash; separate folders by /")
     if bad := [each for each in found if each in "{}" or not each.isprintable()]:
         raise ValueError(f"{path!r} contains {bad[0]!r}, which Snakemake cannot have in the name of a file")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +44,8 @@ class _Loader(_SAFE):  # type: ignore[misc]
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.number)
+# In YAML 1.1, 1e-3 is text, as it has no point.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), [*"-+0123456789"])
 
 
 def _refused(node: Any, message: str) -> yaml.YAMLError:
@@ -127,13 +130,24 @@ def _first_line(error: ValidationError, model: type[BaseModel]) -> str:
         return f"{key}: {first['ctx']['discriminator']} is missing"
     if path[-1:] == ["[key]"]:
         return f"{'.'.join(path[:-1])}: a name consists of lower-case letters, digits and dashes"
+    if first["type"] == "string_pattern_mismatch":
+        return f"{key}: {_misspelt(first['input'], first['ctx']['pattern'])}"
     message = str(first["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
     message = re.sub(r"a valid dictionary.*", "a mapping", message)
     if first["type"] == "tuple_type" and isinstance(first["input"], str):
-        message += f", such as [{first['input']}]"
+        is_range = re.fullmatch(r"[0-9]+[^0-9,]+[0-9]+", first["input"])
+        message += f", such as [{'0, 1, 2' if is_range else first['input']}]"
     elif message.startswith("Input should"):
-        message += f", not {first['input']!r}"
+        text = first["type"] == "string_type" and isinstance(first["input"], date | int | float)
+        message += f", not {first['input']}; write it in quotes" if text else f", not {first['input']!r}"
     return f"{key}: {message}" if key else message
+
+
+def _misspelt(name: str, pattern: str) -> str:
+    near = re.sub(r"[\s_]+", "-", name.strip().lower())
+    hint = f" (did you mean '{near}'?)" if re.fullmatch(pattern, near) else ""
+    form = "two names with / between them" if "/" in pattern else "a name"
+    return f"'{name}' is not {form}, of lower-case letters, digits and dashes{hint}"
 
 
 def _locate(model: type[BaseModel], path: list[str]) -> tuple[list[str], list[str]]:

@@ -148,11 +148,17 @@ def _arrays(path: Path, *names: str) -> dict[str, Array]:
     """Return the arrays of an NPZ file, or those of `names` that it holds."""
     if not zipfile.is_zipfile(path):
         raise UserError(f"{path}: not a whole NPZ file; write it with numpy.savez")
+    arrays: dict[str, Array] = {}
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files if not names or name in names}
             found = list(archive.files)
+            for name in found:
+                if not names or name in names:
+                    arrays[name] = archive[name]
     except Exception as error:  # numpy, zipfile and zlib raise many kinds for broken bytes
+        if "Object arrays" in str(error):
+            mend = "perhaps as images have different sizes; save one array of numbers"
+            raise UserError(f"{path}: {name} holds Python objects, {mend}") from error
         raise UserError(f"{path}: not a whole NPZ file ({_reason(error)})") from error
     for name in ("images", "labels"):
         if name not in found:
@@ -289,6 +295,9 @@ def _class_folders(path: Path) -> list[str]:
 
 
 def _folders(path: Path) -> list[str]:
+    """Return the names of the folders in a folder. Refuse pictures beside them, which nobody would read."""
+    if beside := sorted(file for file in path.iterdir() if _is_picture(file)):
+        raise UserError(f"{beside[0]}: a picture in no folder of a class; move it into one, or away")
     return sorted(each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
@@ -310,6 +319,9 @@ def _pictures(folder: Path) -> list[Path]:
     if foreign := [file for file in every if file.suffix.lower() in FOREIGN]:
         raise UserError(f"{foreign[0]}: pictures of this kind cannot be read; save them as PNG")
     found = list(filter(_is_picture, every))
+    for inner in (each for each in every if not _is_picture(each) and each.is_dir()):
+        if any(map(_is_picture, inner.rglob("*"))):
+            raise UserError(f"{inner}: a folder in the folder of a class is not read; move its pictures to {folder}")
     if not found:
         raise UserError(f"{folder}: no picture")
     return found
@@ -328,6 +340,8 @@ def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> A
     for file in files:
         try:
             with Image.open(file) as opened:
+                # A camera's MPO holds views of one picture, of which the first is the picture.
+                n = 1 if opened.format == "MPO" else getattr(opened, "n_frames", 1)
                 picture: Image.Image = ImageOps.exif_transpose(opened)
                 if picture.mode.startswith(("I", "F")):
                     pixels = np.asarray(picture).astype(np.float64)
@@ -337,6 +351,8 @@ def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> A
                     pixels = np.asarray(_opaque(picture, background))
         except Exception as error:  # Pillow raises many kinds for broken bytes
             raise UserError(f"{file}: not a whole picture ({_reason(error)})") from error
+        if n > 1:
+            raise UserError(f"{file}: has {n} pictures; save each in a file of its own")
         first = first or file
         if pictures and pixels.shape[:2] != pictures[0].shape[:2]:
             raise UserError(f"{file}: {_size(pixels.shape)}, but {first.name} is {_size(pictures[0].shape)}")

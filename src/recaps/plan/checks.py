@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -101,6 +102,8 @@ def _own_data(project: Project) -> None:
     """Refuse a name that own data cannot have, damaged data, and a set that they cannot replace."""
     for name, settings in project.own.items():
         taken = [each for each in catalogue.names() if each == name or each.endswith(f"-{name}")]
+        if name in taken:
+            raise UserError(f"config: datasets.{name}: is the name of a set; write {{mine: {{...}}, {name}: mine}}")
         if taken:
             raise UserError(f"config: datasets: '{name}' could be confused with '{taken[0]}'; give another name")
         own.sizes(Path(settings.path), settings.test_fraction)
@@ -133,7 +136,12 @@ def _sets(project: Project) -> None:
             raise UserError(f"config: datasets.{name}: replaces no set; name the set, e.g. {{mnist: {name}}}")
     for name, options in project.scale.dataset_options.items():
         _at(f"{scale}: dataset_options", catalogue.resolve, name, options)
+    known = [f"{name}/{split}" for name in catalogue.names() for split in catalogue.splits(name)]
     for paper, settings in project.every.items():
+        for name in settings.limits:
+            if not fnmatch.filter(known, name):
+                where = own_file(paper, "paper.yaml")
+                raise UserError(f"{where}: limits: no set matches '{name}'{nearest(name, known)}")
         for name in sorted(settings.used_sets):
             replacement, split = project.resolve(name).split("/")
             like, _ = project.origin(replacement)

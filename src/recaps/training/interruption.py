@@ -1,4 +1,4 @@
-"""Requests to stop a run (SIGTERM, or Ctrl-C)."""
+"""Requests to stop a run (SIGTERM, Ctrl-C, or a terminal that is closed)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Interrupted(TryAgain):
 
 
 class StopRequests:
-    """A context in which SIGTERM and the first SIGINT only set `requested`. Leaving it restores the earlier handlers.
+    """A context in which SIGTERM, SIGHUP and the first SIGINT only set `requested`. Leaving it restores the handlers.
 
-    A process that ignores SIGINT, as in the background of a script, continues to do so.
+    A process that ignores SIGINT, as in the background of a script, or SIGHUP, as with `nohup`, continues to do so.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                 if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
                     self._earlier[number] = signal.signal(number, self._request)
         return self

@@ -73,7 +73,7 @@ def fit(
         report: called with every row of the history, first with those of earlier starts.
 
     Raises:
-        Interrupted: the process received SIGTERM or SIGINT; the state is saved.
+        Interrupted: the process received SIGTERM, SIGHUP or SIGINT; the state is saved.
         TryAgain: another process has taken the lease, or the disk is full at a snapshot or at the end. Work since the
             last checkpoint is then lost.
         UserError: the loss is not finite.

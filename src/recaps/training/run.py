@@ -74,7 +74,7 @@ def train(
         given: resources of this start, for the record: `job`, `gpus`, `minutes`.
 
     Raises:
-        Interrupted: the process received SIGTERM or SIGINT and saved its state; run again to continue.
+        Interrupted: the process received SIGTERM, SIGHUP or SIGINT and saved its state; run again to continue.
         TryAgain: another process trains this run, or the disk is full.
         UserError: invalid settings or data, images that differ from their record, or a loss that is not finite.
     """

@@ -27,8 +27,11 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
         UserError: a file is missing, damaged or of another version of this package, or there is no such snapshot.
     """
     config = io.read_json(run / "config.json")
-    options = _options(config["model"], run / "config.json")
-    model = build(options, tuple(config["image_shape"]), config["classes"])
+    try:
+        settings, shape, classes = config["model"], tuple(config["image_shape"]), config["classes"]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{run / 'config.json'}: not the settings of a run; delete the run and train again") from error
+    model = build(_options(settings, run / "config.json"), shape, classes)
     file = run / "model.safetensors"
     try:
         tensors = safetensors.torch.load_file(file)
