@@ -26,6 +26,9 @@ Identity = Mapping[str, Mapping[str, Any]]
 
 _NONE = object()
 
+#: Options that have moved, from a section and name to another section and name.
+MOVED = {("model", "warmup_steps"): ("training", "warmup")}
+
 
 def differences(was: Identity, now: Identity) -> list[str]:
     """Return what differs, a text each: a setting, a set or file, a module; and from what to what.
@@ -85,13 +88,23 @@ def _with_defaults(values: Any) -> Any:
     """Add today's defaults of options that settings lack, where they are those of a known section."""
     if not isinstance(values, Mapping):
         return values
-    filled = {name: _with_defaults(each) for name, each in values.items()}
+    filled = {name: _with_defaults(each) for name, each in _moved(values).items()}
     for name, section in (("training", Training), ("head", Head), ("protocol", Protocol)):
         if isinstance(filled.get(name), Mapping):
             filled[name] = _validated(section, filled[name])
     if isinstance(model := filled.get("model"), Mapping) and model.get("family") in families():
         filled["model"] = _validated(families()[model["family"]], model)
     return filled
+
+
+def _moved(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Move options to the places that they have today."""
+    for (section, name), (other, new) in MOVED.items():
+        there = values.get(section)
+        if isinstance(there, Mapping) and name in there and isinstance(values.get(other), Mapping):
+            rest = {key: value for key, value in there.items() if key != name}
+            values = {**values, section: rest, other: {**values[other], new: there[name]}}
+    return values
 
 
 def _validated(section: type[BaseModel], values: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from recaps import identity
+from recaps.config.families import families
 from recaps.config.training import Training
 from recaps.identity import differences, key
 from recaps.models.options import ConvNetOptions, SupCapsOptions
@@ -168,3 +169,14 @@ def test_the_key_is_stable() -> None:
     assert key({"settings": {"b": (1, 2), "a": 0.5}, "data": {}}) == "94cf39fc"
     assert key({"data": {}, "settings": {"a": 0.5, "b": [1, 2]}}) == "94cf39fc"
     assert key({"data": {}, "settings": {"a": 0.5, "b": [2, 1]}}) != "94cf39fc"
+
+
+def test_an_option_that_has_moved_is_no_difference() -> None:
+    """Capsules had their warm-up in the model's options."""
+    training = Training(warmup=50).model_dump(mode="json")
+    was = {"model": {"family": "generative", "warmup_steps": 50}, "training": {**training}}
+    del was["training"]["warmup"]
+    model = families()["generative"]().model_dump(mode="json")
+    for warmup, expected in ((50, []), (20, ["training.warmup: 50 -> 20"])):
+        now = {"model": model, "training": training | {"warmup": warmup}}
+        assert differences({"settings": was}, {"settings": now}) == expected
