@@ -189,6 +189,7 @@ def test_one_function_copies_to_a_device() -> None:
         ("nn/winograd.py", "torch.kron"),
         ("nn/poses.py", "torch.as_tensor"),
         ("papers/comparison/probes.py", "torch.randn"),
+        ("papers/probabilistic/generative_model.py", "torch.as_tensor"),
         ("papers/probabilistic/templates.py", "shown.new_tensor"),
         ("papers/probabilistic/templates.py", "self.shown.new_tensor"),
     }

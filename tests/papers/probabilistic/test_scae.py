@@ -18,10 +18,11 @@ from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
+from recaps.nn.poses import bounded_pose
 from recaps.papers.probabilistic import template_mixture as mixtures
 from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
-from recaps.papers.probabilistic.scae import SCAE, Attention, Capsules, Parts, entropies, pose, vote_mixture
+from recaps.papers.probabilistic.scae import SCAE, Attention, Capsules, Parts, entropies, vote_mixture
 from recaps.papers.probabilistic.template_mixture import template_mixture
 
 pytestmark = pytest.mark.unit
@@ -156,7 +157,7 @@ def test_the_pictures_are_the_templates_in_colour_where_the_poses_put_them() -> 
 
 def test_a_pose_is_a_shear_of_scales_of_a_rotation() -> None:
     raw = reference.random(50, 6)
-    made = pose(*raw.unbind(1))
+    made = bounded_pose(*raw.unbind(1))
     for numbers, matrix in zip(raw, made, strict=True):
         scales = numbers[:2].sigmoid() + 0.01
         cos, sin = (2 * math.pi * numbers[2]).cos(), (2 * math.pi * numbers[2]).sin()
