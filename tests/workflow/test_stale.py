@@ -270,14 +270,14 @@ def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
     shutil.rmtree(again.folder / "results/smoke/checkpoints")
     try:
         assert run(again).status == 0
-        file, old = "src/recaps/models/model.py", "decayed = training.learning_rate * training.lr_decay"
+        file, old = "src/recaps/models/schedule.py", "decayed = training.learning_rate * training.lr_decay"
         with again.edited(file, old, "decayed = training.learning_rate * 1.0 * training.lr_decay"):
             done = again.python("recaps", "accept", "--scale", "smoke")
             assert f"{NAME}: the same bits (steps, latents" in done.output
-            assert "recaps.models.model" in done.output
+            assert "recaps.models.schedule" in done.output
             done = again.python("recaps", "why", NAME, "--scale", "smoke")
             assert f"training of {NAME}, seed 0: as planned" in done.output
-            assert "recaps.models.model; the same bits with commits" in done.output
+            assert "recaps.models.schedule; the same bits with commits" in done.output
             assert "proofs" in json.loads((again.folder / RUN / "record.json").read_text())
             assert not any(f"training of {NAME}" in line for line in made_lines(run(again)))
             assert again.python("recaps", "clean", "--scale", "smoke").output.startswith("no checkpoints to remove")
@@ -285,17 +285,17 @@ def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
             done = again.python("recaps", "accept", "--scale", "smoke")
             assert f"{NAME}: other numbers in steps" in done.output
             done = again.python("recaps", "why", NAME, "--scale", "smoke")
-            assert f"training of {NAME}, seed 0: recaps.models.model changed" in done.output
+            assert f"training of {NAME}, seed 0: recaps.models.schedule changed" in done.output
         with again.edited("src/recaps/evaluation/latents.py", 'np.asarray(arrays.record["stand_in"])', "np.ones(1)"):
             done = again.python("recaps", "accept", "--scale", "smoke")
             assert f"of {NAME}, seed 0: the first steps do not run recaps.evaluation.latents" in done.output
             assert not re.search("the same bits.* accepted with .*recaps.evaluation.latents", done.output)
         receipt = again.folder / RUN / ".made/config.json.json"
         made = json.loads(receipt.read_text())
-        made["identity"]["modules"]["recaps.models.model"] = "0" * 16
+        made["identity"]["modules"]["recaps.models.schedule"] = "0" * 16
         receipt.write_text(json.dumps(made | {"proofs": []}))
         done = again.python("recaps", "accept", "--scale", "smoke")
-        other = "made with another recaps.models.model than that of the commit in its record; it will be made again"
+        other = "made with another recaps.models.schedule than that of the commit in its record; it will be made again"
         assert f"training of {NAME}, seed 0: {other}" in done.output
     finally:
         shutil.rmtree(again.folder / ".git")
