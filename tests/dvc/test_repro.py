@@ -174,7 +174,7 @@ def test_a_corrupted_raw_file_is_found_before_anything_trains_on_it(project: Rep
         assert stages == ["data"]
         assert "data.dvc" in project.changed()
     assert project.git("diff", "--stat", "data.dvc") == "", "nobody has blessed it"
-    assert re.search(rf"recaps: prepare_dataset: {RAW}: SHA-256 expected \w+, found \w+; delete it", output)
+    assert re.search(rf"recaps: prepare_dataset mnist/train: {RAW}: SHA-256 expected \w+, found \w+; delete it", output)
     assert "Rule: train_variant" not in output
 
 
