@@ -56,7 +56,7 @@ def key(identity: Identity) -> str:
 
 def _settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     # As JSON, in which a tuple is a list and all keys are texts.
-    before, after = (dict(_flat(json.loads(json.dumps(each)))) for each in (_with_defaults(was), now))
+    before, after = (dict(_flat(json.loads(json.dumps(each)))) for each in (as_today(was), now))
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name, _NONE), after.get(name, _NONE)
         if old != new:
@@ -84,11 +84,11 @@ def _modules(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 _PARTS = {"settings": _settings, "data": _data, "modules": _modules, "device": _settings}
 
 
-def _with_defaults(values: Any) -> Any:
-    """Add today's defaults of options that settings lack, where they are those of a known section."""
+def as_today(values: Any) -> Any:
+    """Return settings with their options where they are today, and with today's defaults of those that they lack."""
     if not isinstance(values, Mapping):
         return values
-    filled = {name: _with_defaults(each) for name, each in _moved(values).items()}
+    filled = {name: as_today(each) for name, each in _moved(values).items()}
     for name, section in (("training", Training), ("head", Head), ("protocol", Protocol)):
         if isinstance(filled.get(name), Mapping):
             filled[name] = _validated(section, filled[name])

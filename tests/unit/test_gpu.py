@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from places import CONFIG
 from torch import Tensor
+from works import VARIANTS
 
-from recaps.bench import random_split, untrained, work_of
-from recaps.config.load import load
+from recaps.bench import random_split, untrained
 from recaps.config.variant import Variant
 from recaps.models.model import Model
 from recaps.nn.kernels import plain
@@ -22,15 +21,6 @@ from recaps.training.step import take_steps
 pytestmark = pytest.mark.gpu
 
 
-def variants() -> dict[str, Variant]:
-    """A variant for each kind of work that a training step does at scale `smoke`."""
-    papers = load({"scale": "smoke"}, CONFIG).papers
-    every = {f"{paper}/{name}": each for paper in papers for name, each in papers[paper].variants.items()}
-    works = {work_of(each): name for name, each in reversed(every.items())}
-    return {name: each for name, each in every.items() if works[work_of(each)] == name}
-
-
-VARIANTS = variants()
 CPU = torch.device("cpu")
 
 

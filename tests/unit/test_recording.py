@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,18 +16,16 @@ from typing import Any
 
 import pytest
 import torch
-from places import CONFIG
-from resuming import same
+from resuming import digits, run_cut, same
+from resuming import run as train
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from works import VARIANTS
 
 import recaps
-from recaps.bench import random_split, untrained, work_of
-from recaps.config.load import load
+from recaps.bench import random_split, untrained
 from recaps.config.training import Training
-from recaps.config.variant import Variant
-from recaps.datasets.preparation import prepare
 from recaps.models.model import Model, set_rate
 from recaps.nn.noise import Noise
 from recaps.papers.experts.rbm import RBM
@@ -37,23 +33,10 @@ from recaps.papers.probabilistic.rmsprop import RMSProp
 from recaps.training import device, recording
 from recaps.training.batches import Batches
 from recaps.training.images import images_of
-from recaps.training.interruption import Interrupted
-from recaps.training.run import train
 
 pytestmark = pytest.mark.unit
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-
-
-def variants() -> dict[str, Variant]:
-    """A variant for each kind of work that a training step does at scale `smoke`."""
-    papers = load({"scale": "smoke"}, CONFIG).papers
-    every = {f"{paper}/{name}": each for paper in papers for name, each in papers[paper].variants.items()}
-    works = {work_of(each): name for name, each in reversed(every.items())}
-    return {name: each for name, each in every.items() if works[work_of(each)] == name}
-
-
-VARIANTS = variants()
 
 
 class Operations(TorchDispatchMode):
@@ -231,12 +214,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recording.RECORD, "cpu", replayed)
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("datasets")
-    return prepare("mnist", "train", root, root, stand_in=True, options={"limit": 100})
-
-
 SETTINGS: dict[str, dict[str, Any]] = {
     "sparsecaps": {"learning": "sparse", "conv_channels": 4, "primary_types": 2, "decoder": [8], "settle_steps": 6},
     "discriminative": {"conv_channels": 4, "primary_types": 2, "decoder": None},
@@ -248,50 +225,36 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(family: str, data: Path, folder: Path, **training: Any) -> Path:
-    settings = {
-        "model": {"family": family, **SETTINGS[family]},
-        "training": {"steps": 20, "batch_size": 8, "shift": 2, "log_every": 2, "snapshots": [9], **training},
-    }
-    identity = {"paper": "x", "variant": family, "scale": "test"}
-    train(settings, identity=identity, seed=0, dataset=data, out=folder / "run", checkpoints=folder / "c", threads=1,
-          device="cpu")  # fmt: skip
-    return folder / "run"
+def settings(family: str, **training: Any) -> dict[str, Any]:
+    steps = {"steps": 20, "batch_size": 8, "shift": 2, "log_every": 2, "snapshots": [9]}
+    return {"model": {"family": family, **SETTINGS[family]}, "training": steps | training}
 
 
 @pytest.mark.parametrize("family", SETTINGS)
 @pytest.mark.usefixtures("recorder")
 def test_recorded_steps_have_the_same_bits_also_when_interrupted(
-    family: str, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = run(family, digits, tmp_path / "plain")
+    data = digits(tmp_path, 60)
+    plain = train(settings(family), data, tmp_path / "plain")
     made: list[object] = []
     start = recording.Recording.__init__
     monkeypatch.setattr(recording.Recording, "__init__", lambda self, *given: made.append(self) or start(self, *given))
-    assert same(run(family, digits, tmp_path / "recorded", graph=True), plain)
+    assert same(train(settings(family, graph=True), data, tmp_path / "recorded"), plain)
     assert made
-    schedule = Model.schedule
-
-    def interrupted(model: Model, step: int) -> Any:
-        if step == 13:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return schedule(model, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Model, "schedule", interrupted)
-        with pytest.raises(Interrupted):
-            run(family, digits, tmp_path / "cut", graph=True)
-    assert same(run(family, digits, tmp_path / "cut", graph=True), plain)
+    assert same(run_cut(settings(family, graph=True), data, tmp_path / "cut", [13], monkeypatch), plain)
 
 
 def test_a_step_that_cannot_be_recorded_is_taken_as_usual(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(model: Model, step: Callable[[], Tensor]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setitem(recording.RECORD, "cpu", fails)
-    assert same(run("vae", digits, tmp_path / "one", graph=True), run("vae", digits, tmp_path / "other"))
+    data = digits(tmp_path, 60)
+    recorded = train(settings("vae", graph=True), data, tmp_path / "one")
+    assert same(recorded, train(settings("vae"), data, tmp_path / "other"))
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training.graph")]
     assert said == [
         "training.graph: this step cannot be recorded (operation not permitted when stream is capturing); taking"

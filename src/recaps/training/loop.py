@@ -194,8 +194,7 @@ def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
     model.load_state_dict(state["model"])
     for name, saved in state["optimizers"].items():
         model.optimizers()[name].load_state_dict(saved)
-    progress = Progress(**state["progress"])
-    return progress
+    return Progress(**state["progress"])
 
 
 def _add_start(progress: Progress, start: dict[str, Any], folder: Path, unfinished: bool) -> None:

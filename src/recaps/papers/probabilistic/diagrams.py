@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from recaps.identity import as_today
 from recaps.report.diagrams import Point, arrow, box, canvas, circle, line
 
 #: Arrows of figure 1: what each variable of the generative model depends on. The tests measure them.
@@ -47,8 +48,7 @@ def sizes(config: Mapping[str, Any]) -> pd.DataFrame:
     from recaps.papers.probabilistic.capsules import build
     from recaps.papers.probabilistic.options import GenerativeOptions
 
-    known = {name: value for name, value in config["model"].items() if name in GenerativeOptions.model_fields}
-    options = GenerativeOptions.model_validate(known)  # a published run may have options that are no more
+    options = GenerativeOptions.model_validate(as_today(config)["model"])
     model = build(options, tuple(config["image_shape"]), config["classes"])
     arrays = model.generative
     learned = {
