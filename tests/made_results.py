@@ -31,8 +31,8 @@ CONFIG = Path(__file__).parents[1] / "config"
 
 @cache
 def claims(paper: str) -> tuple[Claim, ...]:
-    """The claims of one paper."""
-    return tuple(read(FOLDER / paper / "claims.yaml"))
+    """The claims of one paper that its own variants measure, not those of a study."""
+    return tuple(claim for claim in read(FOLDER / paper / "claims.yaml") if not claim.study)
 
 
 def without_own_seeds(paper: str, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -203,7 +203,7 @@ def test_metrics_and_plots(project: Repository) -> None:
     for paper, file in zip(("sparse", "experts"), verdicts, strict=True):
         counts = shown[""]["data"][file]["data"]
         card = rows(project.folder / "results/smoke/scorecard.csv")
-        claims = [row for row in card if (row["paper"], row["check"]) == (paper, "False")]
+        claims = [row for row in card if (row["paper"], row["role"]) == (paper, "claim")]
         assert sum(counts.values()) == len(claims)
         assert counts["reproduced"] == len([row for row in claims if row["verdict"] == "reproduced"])
     scorecard = project.folder / "results/smoke/scorecard.json"

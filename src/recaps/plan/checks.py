@@ -91,11 +91,13 @@ def _claims(project: Project) -> None:
     """Refuse a claim about a variant that its paper has at no scale."""
     for name, paper in project.papers.items():
         claims, lost = claims_of(name), project.left_out.get(name)
-        named = {measure.variant for claim in claims for measure in claim.measures}
+        # Studies may be left out, or be there at other scales only.
+        claims = [claim for claim in claims if not claim.study or claim.measured_in in project.studies]
+        named = {measure.variant for claim in claims if not claim.study for measure in claim.measures}
         others = set(lost.variants) if lost else set()
         if not named <= {*paper.variants, *others}:
             others |= variants_at_any_scale(FOLDER / name / "paper.yaml")
-        check_variants(claims, {name: paper}, others)
+        check_variants(claims, {name: paper, **project.studies}, others)
 
 
 def _own_data(project: Project) -> None:

@@ -188,8 +188,11 @@ class Plan:
         return [str(self.files.timing(name, timing)) for name, paper in papers for timing in paper.timings]
 
     def metrics(self) -> list[str]:
-        """Return the table of numbers of each paper."""
-        return [str(self.files.metrics(paper)) for paper in self.project.papers]
+        """Return the table of numbers of each paper, and of each study that measures a claim."""
+        papers = self.project.papers
+        measured = [claim.measured_in for paper in papers for claim in checks.claims_of(paper)]
+        studies = [study for study in self.project.studies if study in measured]
+        return [str(self.files.metrics(name)) for name in (*papers, *studies)]
 
     def tables(self, *papers: str) -> list[str]:
         """Return the files of all tables, or of the tables of some papers."""

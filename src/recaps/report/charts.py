@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from markupsafe import Markup
 
 Curve = Sequence[tuple[float, float]]
+#: Standard errors of a normal variable at which p is 0.05.
+DECIDED = NormalDist().inv_cdf(0.975)
 
 
 class Point(NamedTuple):
@@ -91,6 +94,28 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
     if interval:
         parts.append(f'<line class="interval" x1="{x(interval[0])}" x2="{x(interval[1])}" y1="11" y2="11"/>')
     parts.append(f'<circle class="ours" cx="{x(ours)}" cy="11" r="4"/>')
+    return _svg("strip", width, height, parts, label)
+
+
+def certainty(difference: float, p_value: float, label: str) -> Markup:
+    """How surely a rule is met: a dot on an axis from "against it" over "undecided" (the band) to "for it".
+
+    Args:
+        difference: from the limit of the rule, positive if it is met.
+        p_value: of no difference; nan if it needs none.
+        label: the text for screen readers.
+    """
+    width, height, most = 150.0, 22.0, 3.0
+    errors = most if math.isnan(p_value) else NormalDist().inv_cdf(1 - max(p_value, 1e-12) / 2) / DECIDED
+    centre = width / 2
+    unit = (centre - 8) / most
+    place = centre + unit * math.copysign(min(errors, most), difference)
+    parts = [
+        f'<line class="axis" x1="0" x2="{width:g}" y1="11" y2="11"/>',
+        f'<rect class="band" x="{centre - unit:.1f}" y="3" width="{2 * unit:.1f}" height="16" rx="2"/>',
+        f'<line class="published" x1="{centre:g}" x2="{centre:g}" y1="1" y2="21"/>',
+        f'<circle class="ours" cx="{place:.1f}" cy="11" r="4"/>',
+    ]
     return _svg("strip", width, height, parts, label)
 
 

@@ -21,7 +21,7 @@ class Measure(Section):
     """The metric that measures a claim: rows of `metrics.csv`, one per seed."""
 
     variant: Name
-    """A variant of the claim's paper."""
+    """A variant of the claim's paper, or a row of its study."""
     metric: Name
     """A metric of that variant, e.g. `svm-affnist-b`."""
 
@@ -44,15 +44,24 @@ class _Claim(Section):
     """The reason for the tolerance, the limits or the comparison: test-set size, seeds, rounding."""
     note: str = ""
     """The reading, where the paper is ambiguous."""
-    check: bool = False
-    """Whether this is a check of the configuration: no outcome of training could fail it, so it is shown apart and does
-    not count as a claim."""
+    role: Literal["claim", "check", "conjecture"] = "claim"
+    """`check`: no outcome of training could fail it. `conjecture`: the authors believe it and did not test it. Both are
+    shown apart and do not count as claims."""
+    decides: str = ""
+    """The run that would decide a conjecture, where ours does not."""
+    study: Name | None = None
+    """The study of the paper that measures it: `variant` is then a row of its table."""
     quoted: bool = False
     """Whether the paper quotes the value from other authors. Our pipeline measures it all the same."""
 
     @property
     def paper(self) -> str:
         return self.id.split("/", 1)[0]
+
+    @property
+    def measured_in(self) -> str:
+        """The paper, or the study, whose runs measure it."""
+        return f"{self.paper}.{self.study}" if self.study else self.paper
 
 
 class Printed(NamedTuple):
@@ -211,14 +220,15 @@ def _claim(row: Any, where: str) -> Claim:
 
 
 def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others: Collection[str] = ()) -> None:
-    """Raise a UserError for the first claim whose paper lacks a variant that it names.
+    """Raise a UserError for the first claim whose paper, or study, lacks a variant that it names.
 
-    `others` are variants that are left out, or that there are at other scales.
+    `papers` also holds studies. `others` are variants that are left out, or that there are at other scales.
     """
     for claim in claims:
-        if claim.paper not in papers:
-            raise UserError(f"claims: {claim.id}: there is no paper '{claim.paper}'{nearest(claim.paper, papers)}")
-        variants = {*papers[claim.paper].variants, *others}
+        if claim.measured_in not in papers:
+            hint = nearest(claim.measured_in, papers)
+            raise UserError(f"claims: {claim.id}: there is no paper or study '{claim.measured_in}'{hint}")
+        variants = {*papers[claim.measured_in].variants, *(() if claim.study else others)}
         for measure in claim.measures:
             if measure.variant not in variants:
                 hint = nearest(measure.variant, variants)

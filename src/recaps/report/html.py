@@ -32,11 +32,14 @@ from recaps.report.measured import Record, dirty, stand_in
 from recaps.report.verdicts import (
     DIRECTION,
     FAILED,
+    NOT_DECIDED,
     NOT_REPRODUCED,
     NOT_RUN,
+    NOT_SUPPORTED,
     PASSED,
     REPRODUCED,
     STAND_IN,
+    SUPPORTED,
     format_value,
     readable,
 )
@@ -61,6 +64,9 @@ BADGES = {
     STAND_IN: ("○", "none"),
     PASSED: ("✓", "none"),
     FAILED: ("✗", "bad"),
+    SUPPORTED: ("✓", "good"),
+    NOT_DECIDED: ("?", "fair"),
+    NOT_SUPPORTED: ("✗", "bad"),
 }
 
 
@@ -133,7 +139,8 @@ def build(
         "conclusions": [_conclusion(text) for text in found.get("", ())],
         "counts": _counts(card),
         "overview": read_picture(picture, files, linked) if picture.exists() and len(overview.shown(card)) else None,
-        "total": int((~card["check"]).sum()),
+        "total": int((card["role"] == "claim").sum()),
+        "conjectures": [each for paper in papers for each in paper.claims if each["role"] == "conjecture"],
         "papers": papers,
         "limitations": _limitations(project, card, records, other_settings),
         "command": _command(project),
@@ -271,6 +278,8 @@ def _claim(row: pd.Series) -> dict[str, Any]:
         published = float(row["published"].split()[0])
         label = f"published {row['published']}, tolerance {row['tolerance']:g}, ours {row['ours']}"
         drawing = charts.strip(published, row["tolerance"], float(row["ours"]), interval, label)
+    elif row["role"] == "conjecture" and row["ours"]:
+        drawing = charts.certainty(row["difference"], row["p_value"], row["verdict"])
     return {
         **{str(key): value for key, value in row.items()},
         "symbol": symbol,
@@ -348,7 +357,7 @@ def _limitations(
     shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
     if shorter:
         found.append(f"Stopped before the planned number of steps: {', '.join(shorter)}.")
-    claims = card[~card["check"]]
+    claims = card[card["role"] == "claim"]
     not_run = int((claims["verdict"] == NOT_RUN).sum())
     if not_run:
         found.append(f"{not_run} of {len(claims)} claims have no measured value at this scale.")

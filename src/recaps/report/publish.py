@@ -320,8 +320,8 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         about[name] = {"commits": commits, "dirty": dirty(made)} | {key: each for key, each in lists.items() if each}
     scorecard.make(
         [FOLDER / name / "claims.yaml" for name in whole.papers],
-        [files.metrics(name) for name in whole.papers],
-        [run / "record.json" for name in whole.papers for run in _runs(files, name)],
+        [files.metrics(name) for name in projects],
+        [run / "record.json" for name in projects for run in _runs(files, name)],
         building,
         scale=building.name,
         papers=whole.papers,

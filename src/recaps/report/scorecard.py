@@ -20,6 +20,13 @@ from recaps.report.measured import Measured, Record, batch_size, collect, read_m
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import FAILED, NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
 
+#: Titles of the parts of a paper's scorecard.
+TITLES = {
+    "claim": "",
+    "check": "Checks of the configuration",
+    "conjecture": "Conjectures: the authors did not test them",
+}
+
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
 authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured.
@@ -59,7 +66,8 @@ class Row:
     kind: str = ""
     unit: str = ""
     quoted: bool = False
-    check: bool = False
+    role: str = "claim"
+    decides: str = ""
     note: str = ""
     beside: str = ""
 
@@ -82,7 +90,7 @@ def scorecard(
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
     lost = left_out or {}
     rows = [asdict(_row(claim, numbers, measured, scale, runs, lost.get(claim.paper))) for claim in claims]
-    return pd.DataFrame(rows, columns=[field.name for field in fields(Row)]).astype({"check": bool})
+    return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
 
 
 def _row(
@@ -93,7 +101,7 @@ def _row(
     runs: Sequence[Record],
     left_out: LeftOut | None,
 ) -> Row:
-    found = {measure: measured.get((claim.paper, measure.variant, measure.metric)) for measure in claim.measures}
+    found = {measure: measured.get((claim.measured_in, measure.variant, measure.metric)) for measure in claim.measures}
     present = {measure: item for measure, item in found.items() if item is not None}
     base = Row(
         id=claim.id,
@@ -106,13 +114,14 @@ def _row(
         kind=claim.kind,
         unit=claim.unit,
         quoted=claim.quoted,
-        check=claim.check,
+        role=claim.role,
+        decides=claim.decides,
         note=claim.note,
         beside=(claim.beside or "") if isinstance(claim, Number) else "",
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        return Row(**{**asdict(base), "how": _why_not(claim.paper, lacking, scale, measured, left_out)})
+        return Row(**{**asdict(base), "how": _why_not(claim.measured_in, lacking, scale, measured, left_out)})
     _check_units(claim, present)
     finding = judge(claim, present, numbers, measured)
     interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
@@ -169,7 +178,7 @@ def _how(
         parts.append("seeds " + ", ".join(f"{listed} of {variant}" for variant, listed in own.items()))
     if estimate.basis != "seeds":
         parts.append(_no_interval(claim, estimate, fewest))
-    models = [(claim.paper, measure.variant, seed) for measure in present for seed in seeds]
+    models = [(claim.measured_in, measure.variant, seed) for measure in present for seed in seeds]
     known = {(run["paper"], run["variant"], int(run["seed"])): run for run in runs}
     used = [known[model] for model in models if model in known]
     parts += dict.fromkeys(text for run in used if (text := _trained(run)))
@@ -214,6 +223,8 @@ def published_text(claim: Claim) -> str:
         return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
     if isinstance(claim, Ordering):
         mark = " > " if claim.order == "descending" else " < "
+        if claim.role == "conjecture":
+            return mark.join(measure.variant for measure in claim.measures)
         return mark.join(f"{value:g}" for value in claim.published) if claim.published else "no numbers"
     if claim.at_least is not None and claim.at_most is not None:
         limit = f"{claim.at_least:g} to {claim.at_most:g}"
@@ -223,8 +234,8 @@ def published_text(claim: Claim) -> str:
 
 
 def counts(card: pd.DataFrame) -> dict[str, int]:
-    """Number of claims per verdict that occurs, in the order of `VERDICTS`. Checks do not count."""
-    found = Counter(card[~card["check"]]["verdict"])
+    """Number of claims per verdict that occurs, in the order of `VERDICTS`. Checks and conjectures do not count."""
+    found = Counter(card[card["role"] == "claim"]["verdict"])
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
@@ -247,8 +258,8 @@ def markdown(
     """A compact scorecard for readers: verdict counts, then one table per paper."""
     lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
-    checks = card[card["check"]]
-    n = len(card) - len(checks)
+    checks = card[card["role"] == "check"]
+    n = int((card["role"] == "claim").sum())
     lines = [f"# Scorecard, scale `{scale}`", "", f"{n} claim{'' if n == 1 else 's'}: {summary}.", ""]
     if len(checks):
         failed = int((checks["verdict"] == FAILED).sum())
@@ -260,8 +271,8 @@ def markdown(
     for paper, rows in card.groupby("paper", sort=False):
         lines += [f"## {paper}", ""]
         lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
-        for title, part in (("", rows[~rows["check"]]), ("Checks of the configuration", rows[rows["check"]])):
-            if len(part):
+        for role, title in TITLES.items():
+            if len(part := rows[rows["role"] == role]):
                 lines += [f"### {title}", ""] if title else []
                 lines += ["| where | claim | unit | published | ours | seeds | 95 % interval | verdict |"]
                 lines += ["|---|---|---|--:|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
@@ -305,7 +316,7 @@ def load(file: Path) -> pd.DataFrame:
     except FileNotFoundError as error:
         raise UserError(f"{file}: no such file; first run the stage that writes it") from error
     card[names] = card[names].fillna("")
-    return card.astype({"check": bool})
+    return card
 
 
 def make(

@@ -23,6 +23,11 @@ VERDICTS = (REPRODUCED, DIRECTION, NOT_REPRODUCED, NOT_RUN, STAND_IN)
 #: The verdicts on checks of the configuration.
 PASSED = "check passed"
 FAILED = "check failed"
+#: The verdicts on conjectures.
+SUPPORTED = "supported"
+NOT_SUPPORTED = "not supported"
+NOT_DECIDED = "not decided"
+CONJECTURE = {REPRODUCED: SUPPORTED, DIRECTION: NOT_DECIDED, NOT_REPRODUCED: NOT_SUPPORTED}
 
 #: The fewest seeds whose interval counts for a number. That of two reaches nine standard deviations to each side.
 FEWEST_SEEDS = 3
@@ -50,8 +55,10 @@ def judge(claim: Claim, present: Mapping[Measure, Measured], numbers: Mapping[st
         finding = _judge_ordering(claim, [present[measure] for measure in claim.measures])
     else:
         finding = _judge_bound(claim, [present[measure] for measure in claim.measures])
-    if claim.check:
+    if claim.role == "check":
         return replace(finding, verdict=FAILED if finding.verdict == NOT_REPRODUCED else PASSED)
+    if claim.role == "conjecture":
+        return replace(finding, verdict=CONJECTURE[finding.verdict])
     return finding
 
 

@@ -27,7 +27,7 @@ def card(*rows: dict[str, Any]) -> pd.DataFrame:
         "interval_low": math.nan,
         "interval_high": math.nan,
         "verdict": REPRODUCED,
-        "check": False,
+        "role": "claim",
     }
     return pd.DataFrame([base | row for row in rows])
 
@@ -39,7 +39,7 @@ def test_measured_numbers_in_percent_are_shown() -> None:
             {"ours": "", "verdict": NOT_RUN},
             {"kind": "ordering", "ours": "90 > 80", "published": "90 > 80"},
             {"unit": "squared error"},
-            {"check": True},
+            {"role": "check"},
         )
     )
     assert found[["published", "ours"]].to_numpy().tolist() == [[90, 88]]

@@ -21,11 +21,14 @@ from recaps.report.measured import COLUMNS, collect, measured_seeds, read_metric
 from recaps.report.verdicts import (
     DIRECTION,
     FAILED,
+    NOT_DECIDED,
     NOT_REPRODUCED,
     NOT_RUN,
+    NOT_SUPPORTED,
     PASSED,
     REPRODUCED,
     STAND_IN,
+    SUPPORTED,
     VERDICTS,
     format_value,
     readable,
@@ -123,8 +126,27 @@ def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdi
     assert judge(claim, rows("a", ours), others=[other])["verdict"] == NOT_REPRODUCED
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [((90.0, 90.2, 90.1), (80.0, 80.3, 80.1), SUPPORTED), ((80.0, 90.0, 85.0), (79.0, 89.0, 83.0), NOT_DECIDED),
+     ((80.0, 80.1, 80.2), (81.0, 81.1, 81.2), NOT_SUPPORTED)],
+)  # fmt: skip
+def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
+    a: tuple[float, ...], b: tuple[float, ...], verdict: str
+) -> None:
+    conjecture = ordering("a", "b", role="conjecture", study="attacks", decides="More seeds.")
+    measured = [*rows("a", a, paper="toy.attacks"), *rows("b", b, paper="toy.attacks"), *rows("a", (0.0,))]
+    card = scorecard.scorecard([conjecture], pd.DataFrame(measured), "desk")
+    assert card["verdict"].tolist() == [verdict]
+    assert card["published"].tolist() == ["a > b"]
+    assert card["decides"].tolist() == ["More seeds."]
+    assert scorecard.counts(card) == {}
+    assert scorecard.TITLES["conjecture"] in scorecard.markdown(card, "desk")
+    assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)), "desk")["verdict"].tolist() == [NOT_RUN]
+
+
 def test_a_check_passes_or_fails_and_is_no_claim() -> None:
-    claims = [number(), number("b", check=True), number("c", check=True)]
+    claims = [number(), number("b", role="check"), number("c", role="check")]
     measured = pd.DataFrame([*rows("a", [89.5]), *rows("b", [90.5]), *rows("c", [80.0])])
     card = scorecard.scorecard(claims, measured, "desk")
     assert list(card["verdict"]) == [REPRODUCED, PASSED, FAILED]
@@ -427,7 +449,12 @@ def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path)
     for paper in ("sparse", "experts"):
         counted = json.loads((tmp_path / "verdicts" / f"{paper}.json").read_text())
         assert counted.keys() == set(VERDICTS)
-        assert counted[NOT_RUN] == sum(counted.values()) == ((card["paper"] == paper) & ~card["check"]).sum() > 0
+        assert (
+            counted[NOT_RUN]
+            == sum(counted.values())
+            == ((card["paper"] == paper) & (card["role"] == "claim")).sum()
+            > 0
+        )
     assert json.loads((tmp_path / "scorecard.json").read_text()) == {}
     published = scorecard.load(root / "results/published/desk/scorecard.csv")
     values = scorecard.values(published)

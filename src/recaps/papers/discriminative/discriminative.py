@@ -9,6 +9,8 @@ gradients are taken before either update.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +22,16 @@ from recaps.models.supcaps import SupCaps
 from recaps.nn.kernels import fits_votes
 from recaps.nn.precision import backward
 from recaps.nn.routing.interface import Routed
-from recaps.papers.discriminative.options import DiscriminativeOptions
+from recaps.papers.discriminative.options import DiscriminativeOptions, LearnedCoefficients
 from recaps.papers.discriminative.routing import TwoWays, compiled_sums, objective, two_ways, weighted_sums
 
 
 class DiscriminativeCaps(SupCaps):
     """Each class capsule is a weighted sum of votes. Shapes are those of the base class."""
 
-    options: DiscriminativeOptions
+    options: LearnedCoefficients
 
-    def __init__(self, options: DiscriminativeOptions, image_shape: tuple[int, int, int]) -> None:
+    def __init__(self, options: LearnedCoefficients, image_shape: tuple[int, int, int]) -> None:
         super().__init__(options, image_shape)
         inputs, outputs = self.votes.weight.shape[0], self.votes.weight.shape[2]
         self.coefficients = nn.Parameter(torch.full((inputs, outputs), options.initial))
@@ -48,13 +50,18 @@ class DiscriminativeCaps(SupCaps):
 
     def configure(self, training: Training) -> None:
         self.training_options = training
-        weights = [parameter for name, parameter in self.named_parameters() if name != "coefficients"]
+        coefficients = self.all_coefficients()
+        weights = [each for each in self.parameters() if not any(each is other for other in coefficients)]
         self.optimizer = torch.optim.Adam(weights, lr=training.learning_rate, eps=1e-8, fused=True)
         self.ascent = (
-            torch.optim.Adam([self.coefficients], eps=1e-8, fused=True)
+            torch.optim.Adam(coefficients, eps=1e-8, fused=True)
             if self.options.ascent == "adam"
-            else torch.optim.SGD([self.coefficients], lr=self.options.gamma if self.options.ascent == "plain" else 0.0)
+            else torch.optim.SGD(coefficients, lr=self.options.gamma if self.options.ascent == "plain" else 0.0)
         )
+
+    def all_coefficients(self) -> list[nn.Parameter]:
+        """The coefficients of all layers."""
+        return [self.coefficients]
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {"adam": self.optimizer, "ascent": self.ascent}
@@ -73,8 +80,11 @@ class DiscriminativeCaps(SupCaps):
         }
 
     def penalty(self) -> Tensor:
-        """Return the penalty, |b_j|_2^2 (eq. 10) or |b_j|_1 (eq. 14), summed over the classes j."""
-        size = self.coefficients.square() if self.options.penalty == "l2" else self.coefficients.abs()
+        """Return the penalty, |b_j|_2^2 (eq. 10) or |b_j|_1 (eq. 14), summed over the classes j and over layers."""
+        return reduce(add, map(self._penalty, self.all_coefficients()))
+
+    def _penalty(self, coefficients: Tensor) -> Tensor:
+        size = coefficients.square() if self.options.penalty == "l2" else coefficients.abs()
         if self.options.penalty == "l1" and self.options.l1_factor == "printed":
             size = 2 * size
         return (size.mean(0) if self.options.normalisation == "means" else size.sum(0)).sum()
@@ -93,6 +103,10 @@ class DiscriminativeCaps(SupCaps):
         backward(losses["loss"] - losses["objective"])
         for optimizer in self.optimizers().values():
             optimizer.step()
+        if self.options.nonnegative:
+            with torch.no_grad():
+                for coefficients in self.all_coefficients():
+                    coefficients.clamp_(min=0)
         return {name: value.detach() for name, value in losses.items()}
 
     def latents(self, images: Tensor) -> dict[str, Tensor]:

@@ -9,11 +9,9 @@ from pydantic import Field
 from recaps.models.options import Supervised
 
 
-class DiscriminativeOptions(Supervised):
+class LearnedCoefficients(Supervised):
     """A capsule per class, routed by coefficients b that ascend a discriminative objective while the weights learn."""
 
-    module: ClassVar[str] = "recaps.papers.discriminative.discriminative"
-    family: Literal["discriminative"] = "discriminative"
     penalty: Literal["l2", "l1"] = "l2"
     """Penalty on b: `l2` (equations 10 to 13) or `l1` (equations 14 and 15)."""
     penalty_weight: float = Field(1e-5, ge=0)
@@ -40,7 +38,26 @@ class DiscriminativeOptions(Supervised):
     classes, as branch `offical` of the released code does. `false`: no squash, as in equation 6."""
     squash_capsules: bool = False
     """Reading. Squash class capsules. Table I says so; equation 6 and branch `offical` of the released code do not."""
-
+    nonnegative: bool = False
+    """Coefficients that would become negative are set to 0, as those of dynamic routing cannot be negative."""
     leaky_routing: bool = False
     """Reading. Divide the primary convolution by one more than the number of types, as leaky routing in SUPCAPS does on
     CIFAR-10. The class capsules do not change."""
+
+
+class DiscriminativeOptions(LearnedCoefficients):
+    """The network of the paper: primary and class capsules."""
+
+    module: ClassVar[str] = "recaps.papers.discriminative.discriminative"
+    family: Literal["discriminative"] = "discriminative"
+
+
+class DeeperOptions(LearnedCoefficients):
+    """The same with one more layer of capsules between the primary and the class capsules."""
+
+    module: ClassVar[str] = "recaps.papers.discriminative.deeper"
+    family: Literal["deeper-discriminative"] = "deeper-discriminative"
+    hidden_capsules: int = Field(32, ge=1)
+    """Number of capsules in the hidden layer."""
+    hidden_dim: int = Field(8, ge=1)
+    """Their dimensions."""

@@ -6,8 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 
 from recaps.config.variant import Variant
+from recaps.evaluation.heads import highest_are_labels
+from recaps.evaluation.latents import latents_of
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
 from recaps.npz import Array
 from recaps.papers.discriminative.variants import DECODED_SET, DECODER, OTHER, learns_coefficients
@@ -20,6 +23,7 @@ from recaps.report.metrics import (
     squared_error,
     travel,
 )
+from recaps.training.images import images_of
 
 #: Figure 2 shows this many images of each class.
 SHOWN = 10
@@ -39,6 +43,8 @@ def record(run: Run) -> Record:
         if _can_reach_zero(run.settings):
             rows += [run.number(f"coefficients-{name}", share, "fraction") for name, share in shares.items()]
         arrays["coefficients"] = {"values": spread(values)} | {name: np.array(share) for name, share in shares.items()}
+    if run.name == "discriminative.negatives":
+        rows.append(_without_negatives(run))
     decoder = run.beside.get(DECODER)
     if run.variant == OTHER and decoder is not None and decoder.seed == run.seed:
         found, arrays["decoded"] = _decoded(run, decoder)
@@ -74,6 +80,17 @@ def _can_reach_zero(variant: Variant) -> bool:
     model = variant.model
     far = {"plain": math.inf, "adam": travel(variant.training, model.ascent_rate), "none": 0.0}
     return far[model.ascent] >= abs(model.initial)
+
+
+def _without_negatives(run: Run) -> MetricRow:
+    """The test error after all negative coefficients are set to 0."""
+    model: Any = run.model()
+    for coefficients in model.all_coefficients():
+        coefficients.data.clamp_(min=0)
+    split, cpu = run.split(run.settings.test), torch.device("cpu")
+    made = latents_of(model, images_of(split, cpu), range(len(split.labels)), run.settings.training, cpu)
+    right = highest_are_labels(made["scores"], made["labels"])
+    return run.number("error-without-negatives", 100 - 100 * right.mean(), "percent", _tested_on(run), n=len(right))
 
 
 def spread(values: Array) -> Array:
@@ -145,8 +162,6 @@ def mapped(capsules: Array, targets: Array, labels: Array) -> Array:
 
 def _reconstruct(decoder: Run, capsules: Array, labels: Array) -> Array:
     """Decode each label's capsule with the decoder of a run: [N, L, D], [N] to [N, H, W]."""
-    import torch
-
     model: Any = decoder.model()
     mask = np.eye(capsules.shape[1], dtype=np.float32)[labels]
     with torch.inference_mode():

@@ -115,10 +115,10 @@ class GenerativeCapsules(Model):
         With `sign` -1, all random numbers have the opposite sign: the antithetic draw.
         """
         if purpose is None:
-            return Capsules(belief.logits / self.options.temperature, belief.poses)
+            return Capsules(belief.logits / self.generative.temperature, belief.poses)
         shape, device = belief.logits.shape, belief.logits.device
         generator = self.noise.generator(device, purpose, step)
-        logits = (belief.logits + sign * logistic(shape, generator, device)) / self.options.temperature
+        logits = (belief.logits + sign * logistic(shape, generator, device)) / self.generative.temperature
         if belief.log_deviations is None:
             return Capsules(logits, belief.poses)
         normals = sign * torch.randn(belief.poses.shape, generator=generator, device=belief.poses.device)
@@ -126,7 +126,7 @@ class GenerativeCapsules(Model):
 
     def log_posterior(self, belief: Belief, capsules: Capsules) -> Tensor:
         """log q of a draw, [B]. Poses that are points contribute 0 (section 2.3)."""
-        density = concrete(capsules.logits, belief.logits, self.options.temperature).sum(1)
+        density = concrete(capsules.logits, belief.logits, self.generative.temperature).sum(1)
         if belief.log_deviations is None:
             return density
         return density + normal(capsules.poses, belief.poses, belief.log_deviations.exp()).sum((1, 2, 3))
@@ -178,6 +178,9 @@ class GenerativeCapsules(Model):
 
     def schedule(self, step: int) -> Hashable:
         super().schedule(step)
+        if (start := self.options.temperature_start) is not None:
+            left = 1 - step / self.training_options.steps
+            self.generative.temperature.fill_(self.options.temperature * (start / self.options.temperature) ** left)
         # Gaussian poses begin as points (section 2.3).
         first = self.options.deltas_first * self.training_options.steps
         self.deltas = self.options.poses == "gaussian" and step < first

@@ -74,6 +74,8 @@ class Generative(nn.Module):
     Shapes: B images, C channels, n0 objects, n1 parts. Arrays over selections hold the dummy first, then the objects.
     """
 
+    temperature: Tensor
+
     def __init__(self, options: GenerativeOptions, image_shape: tuple[int, int, int], start: Tensor) -> None:
         """`start` [n1, 2, 3]: the initial value of M_ij for every object i, before noise is added."""
         super().__init__()
@@ -91,6 +93,8 @@ class Generative(nn.Module):
         self.appearances = nn.Parameter(torch.full((objects + 1, parts), options.appearance))
         widths = math.log(math.expm1(options.pose_deviation - options.pose_deviation_floor))
         self.widths = nn.Parameter(torch.full((objects, parts), widths))
+        #: The temperature of the concrete variables, a scalar.
+        self.register_buffer("temperature", torch.tensor(options.temperature), persistent=False)
         prior = math.log(options.object_probability / (1 - options.object_probability))
         self.prior = nn.Parameter(torch.full((objects,), prior)) if options.learned_probability else prior
 
@@ -99,7 +103,7 @@ class Generative(nn.Module):
     def joint(self, images: Tensor, objects: Capsules, parts: Capsules) -> Joint:
         """Log densities of images [B, C, H, W], objects and parts."""
         options, picture = self.options, self.draw(parts)
-        present = concrete(objects.logits, self.prior, options.temperature).sum(1)
+        present = concrete(objects.logits, self.prior, self.temperature).sum(1)
         return Joint(
             normal(images, picture.mean, options.pixel_deviation).sum((1, 2, 3)),
             self.by_selection(objects, parts).logsumexp(1).sum(1),
@@ -110,7 +114,7 @@ class Generative(nn.Module):
     def by_selection(self, objects: Capsules, parts: Capsules) -> Tensor:
         """log p(s_j = i, t1_j, A1_j | t0, A0), eqs. 3 to 6: [B, n0 + 1, n1]."""
         options, poses = self.options, parts.poses.unsqueeze(1)
-        appearing = concrete(parts.logits.unsqueeze(1), self.appearances, options.temperature)  # eq. 4
+        appearing = concrete(parts.logits.unsqueeze(1), self.appearances, self.temperature)  # eq. 4
         means, deviations = self._poses(objects)
         absent = options.absent_deviation
         # Equation 5 where the part is present, equation 6 where it is absent; `relaxed_pose` sets what lies between.
@@ -229,10 +233,11 @@ def logistic(shape: torch.Size, generator: torch.Generator, device: torch.device
     return uniform.clamp(1e-6, 1 - 1e-6).logit()
 
 
-def concrete(logits: Tensor, location: Tensor | float, temperature: float) -> Tensor:
+def concrete(logits: Tensor, location: Tensor | float, temperature: Tensor | float) -> Tensor:
     """Log density of the logit of a binary concrete variable whose log odds are `location`."""
     off = temperature * logits - location
-    return math.log(temperature) + logsigmoid(off) + logsigmoid(-off)
+    log = math.log(temperature) if isinstance(temperature, float) else temperature.log()
+    return log + logsigmoid(off) + logsigmoid(-off)
 
 
 def normal(values: Tensor, mean: Tensor | float, deviation: Tensor | float) -> Tensor:

@@ -40,6 +40,9 @@ class GenerativeOptions(ModelOptions):
     appendix B use both "variance" and "standard deviation"."""
     temperature: float = Field(1.0, gt=0)
     """Temperature of the concrete distributions of presences."""
+    temperature_start: float | None = Field(None, gt=0)
+    """Temperature at the start of training, from which it goes to `temperature` in a geometric progression. null: it is
+    always the same, as in the paper."""
     poses: Literal["delta", "gaussian"] = "delta"
     """Posterior of poses: a point, or a Gaussian. Reading: the Gaussian has a learned standard deviation for each
     number of the pose of each capsule, shared by all images; by appendix B it may depend on the image. The paper calls
