@@ -57,7 +57,7 @@ def record(run: Run) -> Record:
 
 def routes(settings: Variant) -> bool:
     """Whether a variant is a capsule network, so that its latents hold the routing support."""
-    return hasattr(settings.model, "routing")
+    return settings.model.family in ("supcaps", "sparsecaps")
 
 
 def sparse(settings: Variant) -> bool:
