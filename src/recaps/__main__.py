@@ -19,7 +19,7 @@ NEEDED = [
 ]
 
 if missing := [name for name in NEEDED if find_spec(name) is None]:
-    sys.exit(f"recaps: this Python lacks {', '.join(missing)}; install them: pip install 'recaps[workflow]'")
+    sys.exit(f"recaps: this Python lacks {', '.join(missing)}; install them (versions: envs/requirements.lock)")
 
 from recaps.cli import main  # noqa: E402
 
