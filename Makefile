@@ -123,8 +123,8 @@ rulegraph: environment ## Draw the graph of the rules, docs/rulegraph.svg (needs
 		| sed 's/_of_discriminative//; s/color = "[^"]*"/color = "#57606a"/; s/style="rounded"/style="rounded,filled", fillcolor="#f6f8fa"/' \
 		| tred | dot -Tsvg > docs/rulegraph.svg
 
-lock: ## Install what pyproject.toml pins, and write the lock file (after a change there)
-	@$(BIN)/python -m pip install --quiet --editable .[dev]
+lock: ## Install what pyproject.toml requires, and write the lock file (after a change there)
+	@$(BIN)/python -m pip install --quiet --editable .[workflow,tensorboard,dev]
 	@$(BIN)/python envs/lock.py --fix
 
 clean-smoke: ## Remove the results of scale smoke

@@ -1,9 +1,9 @@
-"""Derive the pinned environments from `pyproject.toml`, which pins the direct requirements.
+"""Derive the pinned environments from the installed packages that `pyproject.toml` requires, as ranges.
 
 python envs/lock.py          report differences between the files; exit 1 if there are any
 python envs/lock.py --fix    write requirements.lock (from the installed packages) and recaps.yaml (from the lock)
 
-To change a version: edit pyproject.toml, `pip install -e .[dev]`, then `python envs/lock.py --fix`.
+To change a version: `pip install NAME==VERSION`, or edit pyproject.toml; then `make lock`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ def check(project: str, lock: str, conda: str) -> list[str]:
     locked = pins(lock)
     problems = []
     for requirement in (*direct(project)[0], *direct(project)[1]):
-        name, version = exact(requirement)
-        if locked.get(name) != version:
-            problems.append(f"{name}: pyproject.toml has {version}, requirements.lock {locked.get(name, 'none')}")
+        needed = Requirement(requirement)
+        version = locked.get(canonicalize_name(needed.name), "none")
+        if version == "none" or version not in needed.specifier:
+            problems.append(f"{needed.name}: pyproject.toml has {needed.specifier}, requirements.lock {version}")
     if conda != render_conda(lock):
         problems.append("recaps.yaml differs from requirements.lock")
     return [f"{problem}; run `python envs/lock.py --fix`" for problem in problems]
 
 
 def direct(project: str) -> tuple[list[str], list[str]]:
-    """Return the direct requirements: to run the project, and to develop it."""
+    """Return the direct requirements: to run the workflow, and to develop it."""
     table = tomllib.loads(project)["project"]
-    return table["dependencies"], table["optional-dependencies"]["dev"]
+    extras = table["optional-dependencies"]
+    run = [*table["dependencies"], *extras["fast"], *extras["workflow"]]
+    return [text for text in run if text != "recaps[fast]"], [*extras["tensorboard"], *extras["dev"]]
 
 
 def exact(requirement: str) -> tuple[str, str]:

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from recaps.estimators import CapsuleClassifier, CapsuleEncoder
-    from recaps.trained import Trained, load
+    from recaps.trained import Trained, examples, list_models, load
 
 __version__ = "0.1.0"
 
-__all__ = ["CapsuleClassifier", "CapsuleEncoder", "Trained", "load"]
+__all__ = ["CapsuleClassifier", "CapsuleEncoder", "Trained", "examples", "list_models", "load"]
 
 _HOMES = {
     "CapsuleClassifier": "estimators",
     "CapsuleEncoder": "estimators",
     "Trained": "trained",
+    "examples": "trained",
+    "list_models": "trained",
     "load": "trained",
 }
 

@@ -40,6 +40,7 @@ from recaps.models.vae import VAE
 from recaps.nn.routing import registry
 from recaps.npz import Array
 from recaps.training import device as devices
+from recaps.training import machine
 from recaps.training.batches import Batches, as_float
 from recaps.training.images import Images
 from recaps.training.step import fresh_model, take_steps
@@ -365,6 +366,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _fresh(self, seed: int) -> Model:
         """Build the network for the images and the number of classes in `seen_`."""
+        machine.has_compiler()
         shape, classes = self.seen_
         return fresh_model({"model": self.settings_}, shape, classes, seed)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 
+from recaps.nn import kernels
 from recaps.training.device import cpuinfo
 
 
@@ -30,8 +33,20 @@ def peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+@cache
+def has_compiler() -> bool:
+    """Return whether Numba is installed. If not, say so once and switch to plain PyTorch in the whole process."""
+    found = find_spec("numba") is not None
+    if not found:
+        kernels._enabled = False  # as in `kernels.off`, for good
+        print("recaps: Numba is missing, so plain PyTorch runs, slower on a CPU; pip install numba", file=sys.stderr)
+    return found
+
+
 def telling_of_compilation() -> AbstractContextManager[Any]:
     """Return a context in which a process says once, in its log and on the terminal, that it compiles kernels."""
+    if not has_compiler():
+        return nullcontext()
     from numba.core import event
 
     class Listener(event.Listener):

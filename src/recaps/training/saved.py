@@ -16,6 +16,7 @@ from recaps.config.families import ModelOptions, families
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.models.model import Model
+from recaps.training import machine
 
 
 def load_model(run: Path, device: torch.device, step: int | None = None) -> tuple[Model, dict[str, Any]]:
@@ -31,6 +32,7 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
         settings, shape, classes = config["model"], tuple(config["image_shape"]), config["classes"]
     except (KeyError, TypeError) as error:
         raise UserError(f"{run / 'config.json'}: not the settings of a run; delete the run and train again") from error
+    machine.has_compiler()
     model = build(_options(settings, run / "config.json"), shape, classes)
     file = run / "model.safetensors"
     try:
