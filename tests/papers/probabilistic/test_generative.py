@@ -642,7 +642,7 @@ def test_free_form_inference_climbs_the_bound_of_each_image(poses: str) -> None:
     shapes = {name: tuple(values.shape) for name, values in made.items()}
     expected = {"presence": (4, 3), "pose": (4, 3, 6), "chain": (4, *SHAPE)}
     expected |= {f"{name}_free": shape for name, shape in expected.items()}
-    assert shapes == expected | {"images": (4, *SHAPE), "bound_along": (21, 4), "steps": (21,)}
+    assert shapes == expected | {"images": (4, *SHAPE), "bound_along": (21, 4), "steps": (21,), "gradients": (21,)}
     assert made["steps"].tolist() == list(range(0, 61, 3))
     assert torch.equal(made["presence"], latents["presence"])
     assert (made["bound_along"][-1] > made["bound_along"][0] + 5).all()
@@ -698,6 +698,16 @@ def test_plain_free_form_inference_follows_the_gradient() -> None:
     slope = float((bound(0.05) - bound(-0.05)).detach()) / 0.1
     moved = float(made["presence_free"][1, 2] - made["presence"][1, 2])
     assert moved == pytest.approx(1e-4 * slope, rel=0.05)
+
+
+def test_second_order_free_form_inference_climbs_the_bound_of_its_draws() -> None:
+    """Five steps of L-BFGS climb further than five of plain ascent, by the bound of the draws that both use."""
+    images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
+    second = probes.free_form(model(free_steps=5, free_rate=1.0, free_ascent="lbfgs"), images, labels)
+    plain = probes.free_form(model(free_steps=5, free_rate=1e-4, free_ascent="plain"), images, labels)
+    assert second["gradients"][0] == plain["gradients"][0] == 0
+    assert second["gradients"][-1] >= plain["gradients"][-1] == 5
+    assert second["bound_along"][-1].mean() > plain["bound_along"][-1].mean() > plain["bound_along"][0].mean()
 
 
 def test_the_antithetic_draw_is_the_mirrored_one() -> None:

@@ -249,9 +249,13 @@ def free_form(seed: int) -> dict[str, Array]:
     free[:1] = codes((labels[:1] + 1) % 10, 3)
     bound = np.linspace(-400, -300, 5)[:, None] + np.arange(40) + seed
     bound[-1, 7] = bound[0, 7] - 1
-    return {"steps": np.arange(5) * 10, "bound_along": bound, "presence": amortised, "presence_free": free} | {
-        "labels": labels
-    }
+    return {
+        "steps": np.arange(5) * 10,
+        "gradients": np.arange(5) * 10,
+        "bound_along": bound,
+        "presence": amortised,
+        "presence_free": free,
+    } | {"labels": labels}
 
 
 def free_form_of_twos(seed: int) -> dict[str, Array]:

@@ -143,7 +143,7 @@ class GenerativeOptions(ModelOptions):
     """Reading. Factor on the learning rate of the network that infers objects."""
     free_steps: int = Field(500, ge=1)
     """Steps of free-form inference. The paper has hundreds or thousands of steps."""
-    free_ascent: Literal["adam", "plain"] = "adam"
+    free_ascent: Literal["adam", "plain", "lbfgs"] = "adam"
     """Reading. How free-form inference follows the gradient. The paper has "basic gradient descent": `plain`. Adam
     moves numbers on which the bound hardly depends as fast as others."""
     free_rate: float = Field(0.02, gt=0)

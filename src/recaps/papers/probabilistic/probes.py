@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +19,12 @@ from recaps.nn.precision import float32
 if TYPE_CHECKING:
     from recaps.papers.probabilistic.capsules import Belief, GenerativeCapsules, Inferred
 
+#: Methods of free-form inference.
+METHODS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "plain": torch.optim.SGD,
+    "lbfgs": partial(torch.optim.LBFGS, max_iter=1, history_size=20, line_search_fn="strong_wolfe"),
+}
 #: Step between the angles of rotated images, in degrees.
 TURN = 30
 #: The digit that `free_form_rotations` rotates.
@@ -93,15 +101,17 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
 
+    L-BFGS, a second-order method, searches along a line in each step, always with the draws of the first step.
+
     Args:
         model: the model. Its options `free_...` say how.
         images: [B, C, H, W].
         labels: not used.
 
     Returns:
-        `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K]; the `images`; for the
-        amortised posterior, and with the ending `_free` for the last step: `presence` [B, n0], log odds, `pose`
-        [B, n0, 6], and the reconstruction `chain` [B, C, H, W].
+        `bound_along` [K, B] in nats, the mean over the same draws at each of the `steps` [K], and the number of
+        `gradients` [K] until then; the `images`; for the amortised posterior, and with the ending `_free` for the last
+        step: `presence` [B, n0], log odds, `pose` [B, n0, 6], and the reconstruction `chain` [B, C, H, W].
     """
     inferred, last = model.infer(images), model.options.free_steps
     with torch.inference_mode(False), torch.enable_grad(), float32(images):
@@ -110,23 +120,35 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
         free = start._replace(part_belief=_free(start.part_belief), object_belief=_free(start.object_belief))
         every = [values for belief in (free.part_belief, free.object_belief) for values in belief if values is not None]
         learned = [free.object_belief.logits] if model.options.free_presences_only else every
-        method = torch.optim.Adam if model.options.free_ascent == "adam" else torch.optim.SGD
-        ascent = method(learned, lr=model.options.free_rate)
+        ascent = METHODS[model.options.free_ascent](learned, lr=model.options.free_rate)
+        second_order = isinstance(ascent, torch.optim.LBFGS)
         reported = torch.linspace(0, last, min(REPORTS, last + 1)).round().long().tolist()
-        along = []
+        along, counts, gradients = [], [], 0
+
+        def descend() -> float:
+            """Set the gradients of minus the bound, and return it."""
+            nonlocal gradients
+            ascent.zero_grad()
+            first, total = (0 if second_order else step) * model.options.free_pairs, 0.0
+            for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
+                drawn = _drawn(model, free, model.options.free_draws, first + pair, sign)
+                bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
+                torch.autograd.backward(-bound, inputs=learned)
+                total -= float(bound.detach())
+            gradients += 1
+            return total
+
         for step in range(last + 1):
             if step in reported:
                 with torch.no_grad():
                     along.append(_average_bound(model, images, free))
+                counts.append(gradients)
             if step < last:
-                ascent.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
-                ascent.zero_grad()
-                for pair, sign in itertools.product(range(model.options.free_pairs), (1, -1)):
-                    drawn = _drawn(model, free, model.options.free_draws, step * model.options.free_pairs + pair, sign)
-                    bound = model.bound(images, drawn)["bound"].sum() / (2 * model.options.free_pairs)
-                    torch.autograd.backward(-bound, inputs=learned)
-                ascent.step()
+                if not second_order:
+                    ascent.param_groups[0]["lr"] = model.options.free_rate * (1 - step / last)
+                ascent.step(descend)
     made = {"images": images, "bound_along": torch.stack(along), "steps": torch.tensor(reported)}
+    made["gradients"] = torch.tensor(counts)
     for ending, found in (("", start), ("_free", free)):
         made[f"presence{ending}"] = found.object_belief.logits.detach()
         made[f"pose{ending}"] = found.object_belief.poses.detach().flatten(2)

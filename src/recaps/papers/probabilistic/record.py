@@ -265,6 +265,7 @@ def _free_form(run: Run, probe: Mapping[str, Array]) -> Measured:
         run.mean("free-form-gain", gain, "percent", on),
         run.mean("bound-amortised", before, "nats", on),
         run.mean("bound-free-form", after, "nats", on),
+        run.number("free-form-gradients", probe["gradients"][-1], "count", on),
         run.number("bound-raised", (after > before).mean(), "fraction", on, n=n),
         run.number("free-form-half-way", half, "count", on, n=n),
     ]
