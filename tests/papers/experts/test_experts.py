@@ -69,6 +69,22 @@ def test_every_output_divides_one_unit_among_its_inputs() -> None:
     assert coupling.std() > 0.01
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+def test_along_the_outputs_every_input_divides_one_unit_among_them(iterations: int) -> None:
+    votes = reference.random(2, 6, 4, 3).detach()
+    coupling = cosine_coupling(votes, iterations, axis=2)
+    for image, found in zip(votes, coupling, strict=True):
+        logits = torch.zeros(6, 4, dtype=torch.float64)
+        for iteration in range(iterations):
+            shares = torch.stack([row.exp() / row.exp().sum() for row in logits])
+            if iteration < iterations - 1:
+                for j in range(4):
+                    total = sum(shares[i, j] * image[i, j] for i in range(6))
+                    for i in range(6):
+                        logits[i, j] += torch.nn.functional.cosine_similarity(image[i, j], total, dim=0)
+        torch.testing.assert_close(found, shares)
+
+
 def test_coupling_does_not_depend_on_the_length_of_a_vote_but_through_the_sum() -> None:
     votes = reference.random(2, 6, 4, 3)
     torch.testing.assert_close(cosine_coupling(votes), cosine_coupling(1000 * votes))

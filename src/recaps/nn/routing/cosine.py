@@ -47,8 +47,10 @@ def cosine_routing(votes: Tensor, iterations: int = 3) -> Routed:
 
 
 @torch.no_grad()
-def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
+def cosine_coupling(votes: Tensor, iterations: int = 3, axis: int = 1) -> Tensor:
     """Coupling coefficients [B, I, J] of `cosine_routing` for votes [B, I, J, D].
+
+    They sum to one along `axis`: over the inputs (1), or over the outputs (2), so that outputs compete for an input.
 
     Each use of the votes is a product and a sum. With output capsules this small, block-diagonal matrix products
     (`recaps.nn.kernels.products`) take twice as long, and with 576 outputs many times longer.
@@ -57,10 +59,10 @@ def cosine_coupling(votes: Tensor, iterations: int = 3) -> Tensor:
     lengths = votes.norm(dim=3).clamp_min(TINY)
     logits = torch.zeros_like(lengths)
     for iteration in range(iterations - 1):
-        sums = weighted_sum(votes, logits.softmax(1)) if iteration else votes.mean(1)
+        sums = weighted_sum(votes, logits.softmax(axis)) if iteration else votes.mean(1)
         directions = sums / sums.norm(dim=2, keepdim=True).clamp_min(TINY)
         logits += (votes * directions.unsqueeze(1)).sum(3) / lengths
-    return logits.softmax(1)
+    return logits.softmax(axis)
 
 
 def weighted_sum(votes: Tensor, coupling: Tensor) -> Tensor:

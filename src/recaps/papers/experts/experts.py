@@ -86,9 +86,13 @@ class Experts(Model):
             return mixed(capsules, coupling, self.decoder.weight) / self.options.decoder_scale
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
-        """Coupling of the encoder or the decoder, [B, sources, targets]: sums to one over the sources."""
+        """Coupling of the encoder or the decoder, [B, sources, targets]: sums to one over the sources.
+
+        That of the encoder may instead sum to one over the targets (`coupling_axis`).
+        """
+        over_targets = part is self.encoder and self.options.coupling_axis == "outputs"
         with float32(capsules):
-            return cosine_coupling(part(capsules), self.options.iterations)
+            return cosine_coupling(part(capsules), self.options.iterations, 2 if over_targets else 1)
 
     def pictures(self, inputs: Tensor) -> Tensor:
         """Pictures [B, C, H, W] of input capsules z_i [B, I, d].

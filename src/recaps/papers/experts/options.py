@@ -26,6 +26,10 @@ class ExpertsOptions(ModelOptions):
     """Dimensions of an output capsule."""
     iterations: int = Field(3, ge=1)
     """Reading. Iterations of cosine routing; the paper gives none."""
+    coupling_axis: Literal["inputs", "outputs"] = "inputs"
+    """Reading. What the couplings of W sum to one over. `inputs`: the sum over i of section 2.2. `outputs`: the sum
+    over j, as in SUPCAPS. The text says that "each lower layer capsule can only make a finite amount of
+    predictions"."""
     bias: bool = False
     """Reading. Biases in the autoencoder. The paper lists filters only. Without biases, a code of zeros is an even grey
     and the opposite code is about the negative of the picture, as in the paper's figure 2. With biases, reconstructions
