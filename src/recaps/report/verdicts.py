@@ -58,7 +58,8 @@ def judge(claim: Claim, present: Mapping[Measure, Measured], numbers: Mapping[st
     if claim.role == "check":
         return replace(finding, verdict=FAILED if finding.verdict == NOT_REPRODUCED else PASSED)
     if claim.role == "conjecture":
-        return replace(finding, verdict=CONJECTURE[finding.verdict])
+        open_ = finding.p_value is not None and finding.p_value >= 1 - statistics.LEVEL
+        return replace(finding, verdict=NOT_DECIDED if open_ else CONJECTURE[finding.verdict])
     return finding
 
 

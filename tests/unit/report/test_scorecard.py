@@ -129,7 +129,7 @@ def test_the_direction_of_a_number(ours: list[float], beside: list[float], verdi
 @pytest.mark.parametrize(
     ("a", "b", "verdict"),
     [((90.0, 90.2, 90.1), (80.0, 80.3, 80.1), SUPPORTED), ((80.0, 90.0, 85.0), (79.0, 89.0, 83.0), NOT_DECIDED),
-     ((80.0, 80.1, 80.2), (81.0, 81.1, 81.2), NOT_SUPPORTED)],
+     ((80.0, 80.1, 80.2), (81.0, 81.1, 81.2), NOT_SUPPORTED), ((79.0, 89.0, 83.0), (80.0, 90.0, 85.0), NOT_DECIDED)],
 )  # fmt: skip
 def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
     a: tuple[float, ...], b: tuple[float, ...], verdict: str
