@@ -700,6 +700,21 @@ def test_plain_free_form_inference_follows_the_gradient() -> None:
     assert moved == pytest.approx(1e-4 * slope, rel=0.05)
 
 
+def test_with_several_draws_the_objective_is_the_importance_weighted_bound() -> None:
+    net, images = model(draws=3), torch.rand(2, *SHAPE)
+    net.configure(Training(steps=5, batch_size=2))
+    net.schedule(0)
+    found = net.losses({"images": images})
+    many = images.repeat(3, 1, 1, 1)
+    bounds = net.bound(many, net.infer(many, "training", None))["bound"].double()
+    weights = bounds.reshape(3, 2)
+    assert weights.std(0).min() > 0, "draws of one image differ"
+    top = weights.amax(0)
+    expected = top + (weights - top).exp().mean(0).log()
+    torch.testing.assert_close(-found["loss"], expected.mean().float())
+    assert -found["loss"] > bounds.mean(), "tighter than with one draw"
+
+
 def test_second_order_free_form_inference_climbs_the_bound_of_its_draws() -> None:
     """Five steps of L-BFGS climb further than five of plain ascent, by the bound of the draws that both use."""
     images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])

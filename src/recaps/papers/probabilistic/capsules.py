@@ -7,6 +7,7 @@ variational bound (equation 8). `probes.py` holds free-form inference, which max
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
@@ -190,14 +191,20 @@ class GenerativeCapsules(Model):
         """Losses of a training step, as means over the images.
 
         Returns:
-            `loss`, the negative bound with one draw, in nats; the terms of the bound `image`, `parts` and `objects`;
-            the summed squared `reconstruction_error` of the draw; and the sums of the presences, `parts_present` and
-            `objects_present`.
+            `loss`, the negative bound in nats, with one draw or importance weighted with several; the terms of the
+            bound `image`, `parts` and `objects`; the summed squared `reconstruction_error` of the draw; and the sums of
+            the presences, `parts_present` and `objects_present`.
         """
-        images = batch["images"]
-        inferred = self.infer(images, "training", None, self.deltas, batch.get("labels"))
+        images, labels, draws = batch["images"], batch.get("labels"), self.options.draws
+        if draws > 1:
+            images = images.repeat(draws, 1, 1, 1)
+            labels = None if labels is None else labels.repeat(draws)
+        inferred = self.infer(images, "training", None, self.deltas, labels)
         with float32(images):
-            terms = {name: values.mean() for name, values in self.bound(images, inferred).items()}
+            each = self.bound(images, inferred)
+            if draws > 1:
+                each["bound"] = each["bound"].unflatten(0, (draws, -1)).logsumexp(0) - math.log(draws)
+            terms = {name: values.mean() for name, values in each.items()}
         present = {"parts_present": inferred.parts, "objects_present": inferred.objects}
         counts = {name: capsules.logits.sigmoid().sum(1).mean() for name, capsules in present.items()}
         return {"loss": -terms.pop("bound"), **terms, **counts}

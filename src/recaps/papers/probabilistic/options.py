@@ -43,6 +43,9 @@ class GenerativeOptions(ModelOptions):
     temperature_start: float | None = Field(None, gt=0)
     """Temperature at the start of training, from which it goes to `temperature` in a geometric progression. null: it is
     always the same, as in the paper."""
+    draws: int = Field(1, ge=1)
+    """Draws for each image in training. With several, the objective is the importance weighted bound (Burda et al.,
+    2016), which is tighter; the paper has one."""
     poses: Literal["delta", "gaussian"] = "delta"
     """Posterior of poses: a point, or a Gaussian. Reading: the Gaussian has a learned standard deviation for each
     number of the pose of each capsule, shared by all images; by appendix B it may depend on the image. The paper calls
