@@ -19,7 +19,6 @@ from recaps.io import sweep
 from recaps.locks import alone
 from recaps.plan.fingerprint import edited
 from recaps.plan.job import device, given, project_root, shared
-from recaps.plan.jobs import held
 from recaps.plan.receipts import changed, known, place, receipt, refuse
 from recaps.training.lease import Lease
 
@@ -259,7 +258,7 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
-    lease = Lease(Path(job.params.checkpoints), what=held(stage, job.params.identity))
+    lease = Lease(Path(job.params.checkpoints))
     # A training touches it at every step, so that one that hangs can be taken over.
     with lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease
