@@ -37,7 +37,7 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from recaps.errors import MISTAKE
 from recaps.plan.job import failure, title_of
-from recaps.plan.receipts import place
+from recaps.plan.receipts import file_of
 
 #: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise. Empty: not in the queue.
 UNCERTAIN = ("PREEMPTED", "NODE_FAIL", "")
@@ -253,7 +253,7 @@ def _known(job: Any) -> Iterator[Any]:
 def _made(job: Any) -> int:
     """Return when a job's receipt was written; 0 if there is none."""
     with suppress(FileNotFoundError):
-        return place(map(Path, job.output)).stat().st_mtime_ns
+        return file_of(map(Path, job.output)).stat().st_mtime_ns
     return 0
 
 

@@ -152,7 +152,7 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     # The user's own data are left out, because only the shapes of official data are known.
     sets = {name: other for name, other in project.config.datasets.items() if not {name, other} & project.own.keys()}
     project = load(values | {"datasets": sets}, options.config)
-    own = step_times.own(options.times)
+    own = step_times.measured(options.times)
     times = step_times.merged(step_times.published(), own)
     if options.device and options.device not in times:
         raise UserError(

@@ -19,7 +19,7 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from recaps.plan.receipts import place
+from recaps.plan.receipts import file_of
 
 OLD, NEW = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "ab")
 
@@ -127,7 +127,7 @@ def look(executor: Any, *infos: SubmittedJobInfo) -> list[str]:
 
 def receipt(job: Job, time: int = 1) -> None:
     """What a job writes last."""
-    file = place(job.output)
+    file = file_of(job.output)
     file.parent.mkdir(exist_ok=True)
     file.write_text("{}")
     os.utime(file, (time, time))

@@ -130,7 +130,7 @@ def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
             "latents": lambda: plan.latents_of(names),
             "probes": lambda: plan.probes_of(names),
             "test": lambda: plan.probed_set(names),
-            "heads": lambda: plan.own_heads(names),
+            "heads": lambda: plan.unfitted_heads(names),
         },
         "evaluate_heads": {
             "code": lambda: plan.identities.heads_code(names),

@@ -31,14 +31,14 @@ def receipt(outputs: Sequence[Path], what: Mapping[str, Any] | None = None) -> I
     """Wrap the code that makes `outputs`: delete their old receipts first, and write a new one if it succeeds."""
     _forget(outputs)
     yield
-    target = place(outputs)
+    target = file_of(outputs)
     folder = target.parents[1]
     made = {os.path.relpath(file, folder): _state(file) for file in outputs if file.exists()}
     with suppress(TryAgain):  # the disk is full; keep the outputs nevertheless
         write_json(target, {"identity": what or {}, "outputs": made})
 
 
-def place(outputs: Iterable[Path]) -> Path:
+def file_of(outputs: Iterable[Path]) -> Path:
     """Return the receipt of a job with these outputs."""
     first = min(outputs)
     return first.parent / FOLDER / f"{first.name}.json"
@@ -72,7 +72,7 @@ class Receipts:
     def of(self, outputs: Iterable[str]) -> Receipt | None:
         """Return the receipt of a job with these outputs, if it names them all."""
         files = [Path(file) for file in outputs]
-        found = self.places.get(place(files))
+        found = self.places.get(file_of(files))
         return found if found is not None and all(_plain(file) in self._outputs for file in files) else None
 
     def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
@@ -170,7 +170,7 @@ def _beside(folder: Path) -> dict[Path, Any]:
 
 def _forget(outputs: Sequence[Path]) -> None:
     """Delete what receipts tell of `outputs`, also those of a job with other outputs, such as one more figure."""
-    target = place(outputs)
+    target = file_of(outputs)
     folder = target.parents[1]
     names = {os.path.relpath(file, folder) for file in outputs}
     for file in (folder / FOLDER).glob("*.json"):
