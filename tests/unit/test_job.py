@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from recaps.errors import TryAgain, UserError
-from recaps.identity import key
 from recaps.io import read_json
 from recaps.plan import stages
 from recaps.plan.fingerprint import modules
@@ -241,10 +240,10 @@ def test_a_job_of_a_run_holds_the_lease_of_the_run(tmp_path: Path, monkeypatch: 
     made_latents(tmp_path)
     folder = tmp_path / "checkpoints"
     job = stage_job(tmp_path, checkpoints=str(folder))
-    held: list[str] = []
-    monkeypatch.setattr(stages, "record_run", lambda job: held.append(holder(folder)["what"]))
+    held: list[int] = []
+    monkeypatch.setattr(stages, "record_run", lambda job: held.append(holder(folder)["pid"]))
     stages.make("record_run", job)
-    assert held == [f"record_run {key(job.params.identity)}"]
+    assert held == [os.getpid()]
     assert holder(folder) == {}
     with Lease(folder), pytest.raises(TryAgain, match="trains this run"):
         stages.make("record_run", job)
