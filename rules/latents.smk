@@ -27,7 +27,7 @@ rule read_model:
         latents=plan.latents_of,
         probes=plan.probes_of,
         test=plan.probed_set,
-        heads=plan.own_heads,
+        heads=plan.unfitted_heads,
     message:
         "Latents and probes of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:

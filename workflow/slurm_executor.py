@@ -1,19 +1,29 @@
-"""Snakemake's plugin for Slurm, without the plugin's lost jobs, endless waits and duplicate jobs.
+"""Snakemake's plugin for Slurm with three mends, and trainings that share a GPU.
 
-`attend` replaces the plugin's executor by `Executor`. The plugin's command line, profiles and documentation stay valid.
-Written for the pinned version of the plugin; each method says what it changes.
+`attend` replaces the plugin's executor by `Executor`. The plugin's command line, profiles and documentation stay valid,
+except that states come from `squeue` and from receipts alone: no accounting database is needed, and the setting
+`slurm-status-command` has no effect. Written for the pinned version of the plugin. The mends:
+
+1. No lost jobs. While Slurm does not answer, the plugin drops all jobs, and counts those that it submits as failed.
+   Here, all of them wait.
+2. No endless waits. The plugin waits forever for a job that was preempted or lost its node and was not put back into
+   the queue, and for one that Slurm has forgotten. Here, it has ended after `LOOKS` queries; a receipt tells how.
+3. No duplicate jobs. A Snakemake that was killed leaves its jobs behind, and the plugin submits them again. Here, a
+   start ends with the command that cancels them.
+
+Also, a job that would fail again is not submitted again, and the terminal tells each change of a state and why a job
+failed.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,34 +35,25 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from recaps import processes
-from recaps.errors import MISTAKE, UserError
-from recaps.io import read_json, write_json
+from recaps.errors import MISTAKE
 from recaps.plan.job import failure, title_of
-from recaps.plan.jobs import held
-from recaps.plan.receipts import place
-from recaps.training import lease
+from recaps.plan.receipts import file_of
 
-#: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise.
-REQUEUED = ("PREEMPTED", "NODE_FAIL")
-
-#: A job that is in such a state, or unknown, in this many queries counts as failed.
-LOOKS = 3
-
-#: States of a job that is waiting or running.
-ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "STOPPED")
-
+#: A job leaves these states at once if Slurm puts it back into the queue, and never otherwise. Empty: not in the queue.
+UNCERTAIN = ("PREEMPTED", "NODE_FAIL", "")
+FAILED = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT")
+#: Queries after which it has ended: at the profile's 15 seconds, a shared file system shows the receipt by then.
+LOOKS = 5
 #: Seconds for which Slurm counts as available after an answer.
 RECENT = 15
-
 #: Seconds in which trainings gather that may share a GPU: those of a group that failed do not come back at once.
 GATHER = 3
-
 #: The job names that the plugin gives: a prefix that the user may choose, and a UUID for each start of Snakemake.
 NAME = re.compile(r"([\w-]{1,50}_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: A job in Slurm's queue: state, node or reason, name, folder.
 Entry = tuple[str, str, str, str]
+GONE: Entry = ("", "", "", "")
 
 
 def attend() -> None:
@@ -61,27 +62,17 @@ def attend() -> None:
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
-    """The plugin's executor, which also
-
-    - takes over the trainings of a Snakemake that was killed, and cancels its other jobs;
-    - waits while Slurm does not answer, instead of losing jobs or counting them as failed;
-    - submits trainings in groups that share a GPU, if `runs_per_gpu` says so;
-    - submits a job again after preemption or the death of its node, if Slurm does not requeue it;
-    - does not submit a job again that would fail again;
-    - reports each change of a job's state, and why a job failed.
-    """
+    """The plugin's executor with the mends above."""
 
     def __init__(self, workflow: Any, logger: Any) -> None:
         # Before the base class starts the thread that uses them.
-        self._left: dict[str, str] | None = None
         self._told: dict[Any, tuple[str, str]] = {}
-        self._strange: Counter[str] = Counter()
-        self._settled: set[Any] = set()
+        self._uncertain: Counter[str] = Counter()
         self._before: dict[Any, int] = {}
         self._gathered: list[Any] = []
         self._gathering = threading.Lock()
         self._silent = False
-        self._answered = -math.inf
+        self._answered: float | None = None
         self._ending = threading.Event()
         super().__init__(workflow, logger)
 
@@ -92,21 +83,31 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def shutdown(self) -> None:
         self._ending.set()
         super().shutdown()
-        _start_file(self.run_uuid).unlink(missing_ok=True)
-
-    # ---- Submission --------------------------------------------------------------------------------------------------
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """Like the plugin's; before the first job, look for jobs of an earlier start."""
-        if self._left is None:
-            write_json(_start_file(self.run_uuid), processes.this())
-            self._left = self._take_stock()
-        sharing = [job for job in jobs if shared_gpu.shares(job) and _checkpoints(job) not in self._left]
+        """Like the plugin's; before the first job, look for jobs of another start."""
+        if self._answered is None:
+            self._refuse_leftovers()
+        sharing = [job for job in jobs if shared_gpu.shares(job)]
         super().run_jobs([job for job in jobs if job not in sharing])
         if sharing:
             with self._gathering:
                 self._gathered += sharing
             self._job_submission_executor.submit(self._run_groups)
+
+    def _refuse_leftovers(self) -> None:
+        here = os.path.realpath(self.workflow.workdir_init)
+        left = [
+            number
+            for number, (state, _, name, folder) in self._await_queue().items()
+            if state not in (*UNCERTAIN, *FAILED, "COMPLETED") and name != self.run_uuid
+            if NAME.fullmatch(name) and os.path.realpath(folder) == here
+        ]
+        if left:
+            raise WorkflowError(
+                f"Slurm still has {len(left)} jobs of another Snakemake in this folder. If it was killed, cancel them"
+                f" (scancel {' '.join(left)}) and start again: trainings save their state and continue"
+            )
 
     def _run_groups(self) -> None:
         """Submit the trainings that have gathered."""
@@ -136,12 +137,9 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def run_job(self, job: Any) -> None:
         """Like the plugin's, but an unavailable controller does not count as a failure of the job."""
         try:
-            if time.monotonic() - self._answered > RECENT:
-                self._await_queue("--me")
+            if self._answered is None or time.monotonic() - self._answered > RECENT:
+                self._await_queue()
             if self._ending.is_set():
-                return
-            number = (self._left or {}).pop(_checkpoints(job), None)
-            if number is not None and self._take_over(job, number):
                 return
             for log in _logs(job):  # of an earlier attempt
                 log.unlink(missing_ok=True)
@@ -151,168 +149,59 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             return
         super().run_job(job)
 
-    def _take_stock(self) -> dict[str, str]:
-        """Return Slurm's job numbers of running trainings that are still needed, by their folders of checkpoints.
-
-        They belong to a dead start of Snakemake in this folder. The lease on a run says what its holder makes. A
-        training with the same settings and code is the one that would be submitted, unless its data must be made again.
-        All other jobs of dead starts are cancelled, because two jobs would write the same files.
-        """
-        here = os.path.realpath(self.workflow.workdir_init)
-        left = {
-            number: state
-            for number, (state, _, name, folder) in self._await_queue("--me").items()
-            if state in ALIVE and NAME.fullmatch(name) and os.path.realpath(folder) == here and self._is_dead(name)
-        }
-        kept, others = {}, set()
-        for job in self.workflow.dag.needrun_jobs() if left and not self.array_jobs else ():
-            folder = _checkpoints(job)
-            holder = lease.holder(Path(folder)) if folder else {}
-            same = folder and holder.get("what") == held("train_variant", job.params.identity)
-            number = str(holder.get("job"))
-            waits = any(map(self.workflow.dag.needrun, self.workflow.dag.dependencies[job]))
-            if same and left.get(number) == "RUNNING" and not waits:
-                kept[folder] = number
-            else:
-                others.add(number)
-        # A group is taken over if all its trainings are still needed.
-        kept = {folder: number for folder, number in kept.items() if number not in others}
-        self._cancel(left.keys() - kept.values())
-        return kept
-
-    def _is_dead(self, name: str) -> bool:
-        """Return whether the start that gave this name to its jobs is dead. If unknown, warn and return False."""
-        try:
-            start = read_json(_start_file(name))
-        except UserError:
-            start = {}
-        if (alive := processes.lives(start)) is not None:
-            return not alive
-        self.logger.warning(
-            f"Jobs named {name} belong to a Snakemake on {start.get('host', 'an unknown host')} and were left running;"
-            " if it has ended, cancel them with scancel"
-        )
-        return False
-
-    def _cancel(self, numbers: Collection[str]) -> None:
-        """Cancel jobs of an earlier start, and wait until they are gone."""
-        if not numbers:
-            return
-        self.logger.warning(
-            f"Cancelling {len(numbers)} Slurm jobs left over from a Snakemake that was killed: "
-            f"{', '.join(sorted(numbers))}"
-        )
-        deadline = time.monotonic() + 300
-        while not self._ending.is_set():
-            queue = self._await_queue("--me")
-            alive = sorted(number for number in numbers if number in queue and queue[number][0] in ALIVE)
-            if not alive:
-                return
-            if time.monotonic() > deadline:
-                raise WorkflowError(
-                    f"Slurm jobs {', '.join(alive)}, left over from a Snakemake that was killed, cannot be cancelled;"
-                    " cancel them by hand"
-                )
-            _slurm("scancel", *alive)
-            self._ending.wait(2)
-
-    def _take_over(self, job: Any, number: str) -> bool:
-        """Take over a Slurm job of a killed start under this start's name, else cancel it; return whether it worked."""
-        details = _slurm("scontrol", "--oneliner", "show", "job", number)
-        renamed = _slurm("scontrol", "update", f"JobId={number}", f"JobName={self.run_uuid}")
-        if details is None or renamed is None:
-            self._cancel([number])
-            return False
-        words = dict(word.split("=", 1) for word in details.split() if "=" in word)
-        self.logger.info(f"{title(job)}: already runs as Slurm job {number} of an earlier start; waiting for it")
-        log = {"slurm_logfile": Path(words.get("StdOut", os.devnull))}
-        self._report_job_submission_threadsafe(SubmittedJobInfo(job, external_jobid=number, aux=log))
-        return True
-
-    # ---- While jobs run ----------------------------------------------------------------------------------------------
-
     async def check_active_jobs(self, active_jobs: list[SubmittedJobInfo]) -> AsyncIterator[SubmittedJobInfo]:
-        """Like the plugin's, which drops all jobs when its queries fail, and waits forever for some that have ended."""
-        pause = self.workflow.executor_settings.init_seconds_before_status_checks
-        self.next_seconds_between_status_checks = pause
+        """Report the jobs that have ended, and yield the others."""
+        settings = self.workflow.executor_settings
+        self.next_seconds_between_status_checks = settings.init_seconds_before_status_checks
         if not active_jobs:
             return
-        queue = self._queue(f"--name={self.run_uuid}", f"{len(active_jobs)} jobs: still waiting for them")
+        async with self.status_rate_limiter:
+            queue = self._queue(f"--name={self.run_uuid}", f"{len(active_jobs)} jobs: still waiting for them")
         if queue is None:
             for info in active_jobs:
                 yield info
             return
-        self._tell(active_jobs, queue)
-        self._settled.clear()
-        async for _ in super().check_active_jobs(active_jobs):
-            pass  # the reports below record the jobs that have ended
-        self.next_seconds_between_status_checks = pause  # the plugin's grows up to three minutes
-        waiting = [info for info in active_jobs if info.job not in self._settled]
-        numbers = {str(info.external_jobid) for info in waiting}
-        reasons = {number: self._strange_end(number, queue) for number in numbers}
-        for info in waiting:
-            if reason := reasons[str(info.external_jobid)]:
-                self.report_job_error(info, msg=reason)
-            else:
-                yield info
-
-    def _strange_end(self, number: str, queue: Mapping[str, Entry]) -> str | None:
-        """Return why a job that the plugin still waits for has ended; None if it has not."""
-        state = queue[number][0] if number in queue else None
-        # The queue does not list old jobs. `sacct` knows them, if it is available.
-        lost = state is None and (number in self._strange or self.get_status_command() == "squeue")
-        if state not in REQUEUED and not lost:
-            self._strange.pop(number, None)
-            return None
-        self._strange[number] += 1
-        if self._strange[number] < LOOKS:
-            return None
-        return (
-            f"Slurm job {number} is {state}, and was not put back into the queue. "
-            if state
-            else f"Slurm no longer knows job {number}. "
-        )
-
-    def _tell(self, active_jobs: list[SubmittedJobInfo], queue: Mapping[str, Entry]) -> None:
-        """Print one line for each job whose state has changed."""
+        for number in {str(info.external_jobid) for info in active_jobs}:  # several trainings may share a job
+            state = queue.setdefault(number, GONE)[0]
+            self._uncertain[number] = self._uncertain[number] + 1 if state in UNCERTAIN else 0
         for info in active_jobs:
-            number = str(info.external_jobid)
-            if number in queue and self._told.get(info.job) != (number, queue[number][0]):
-                state, where, *_ = queue[number]
+            number, log = str(info.external_jobid), (info.aux or {}).get("slurm_logfile")
+            state, where, *_ = queue[number]
+            if state and self._told.get(info.job) != (number, state):
                 self._told[info.job] = number, state
                 self.logger.info(f"{title(info.job)}: {state} {where} (Slurm job {number})".replace("  ", " "))
-
-    # ---- When jobs end -----------------------------------------------------------------------------------------------
-
-    def report_job_success(self, job_info: SubmittedJobInfo) -> None:
-        self._settled.add(job_info.job)
-        super().report_job_success(job_info)
+            if state == "COMPLETED":
+                self.report_job_success(info)
+                if log and not settings.keep_successful_logs:
+                    log.unlink(missing_ok=True)
+            elif state in FAILED or self._uncertain[number] >= LOOKS:
+                end = f"is {state}{', and was not put back into the queue' if state in UNCERTAIN else ''}"
+                told = f"Slurm job {number} {end}. " if state else f"Slurm no longer knows job {number}. "
+                self.report_job_error(info, msg=told, aux_logs=[str(log)] if log else [])
+            else:
+                yield info
 
     def report_job_error(self, job_info: SubmittedJobInfo, msg: str | None = None, **more: Any) -> None:
         """Like the plugin's, with the cause. A job that failed because of a user's mistake has no further attempts.
 
         One that made its outputs has not failed: Slurm has forgotten it, or its job failed because of another training.
         """
-        if job_info.external_jobid is None:  # it was never submitted
-            super().report_job_error(job_info, msg=msg, **more)
-            return
-        if self._is_done(job_info.job):
-            self.report_job_success(job_info)
-            return
-        number = str(job_info.external_jobid)
-        self._settled.add(job_info.job)
-        ends = {(job, log): failure(log) for job in _members(job_info.job) for log in _logs(job)}
-        for (job, log), ended in ends.items():
-            if ended:
-                again = "" if ended[1] != MISTAKE else "; not tried again, as it would fail again"
-                self.logger.error(f"recaps: {title(job)}: {ended[0]} (log: {log}; Slurm job {number}){again}")
-                if again:
-                    job_info.job.attempt = job_info.job.restart_times + 1
-        if not any(ends.values()):
-            logs = ", ".join(str(log) for _, log in ends)
-            self.logger.error(
-                f"recaps: {title(job_info.job)}: ended without a message; it may have been killed (log: {logs})"
-            )
+        number, job = job_info.external_jobid, job_info.job
+        if number is not None:  # it was submitted
+            if self._is_done(job):
+                self.report_job_success(job_info)
+                return
+            ends = {log: (title(each), failure(log)) for each in _members(job) for log in _logs(each)}
+            for log, (name, end) in ends.items():
+                if end:
+                    again = "; not tried again, as it would fail again" if end[1] == MISTAKE else ""
+                    self.logger.error(f"recaps: {name}: {end[0]} (log: {log}; Slurm job {number}){again}")
+                    job.attempt = job.restart_times + 1 if again else job.attempt
+            if not any(end for _, end in ends.values()):
+                logs = ", ".join(map(str, ends))
+                self.logger.error(
+                    f"recaps: {title(job)}: ended without a message; it may have been killed (log: {logs})"
+                )
         super().report_job_error(job_info, msg=msg, **more)
 
     def _is_done(self, job: Any) -> bool:
@@ -320,25 +209,21 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         made = all(_made(each) not in (0, self._before.get(each)) for each in _members(job))
         return made and not any(map(failure, _logs(job)))
 
-    # ---- Slurm -------------------------------------------------------------------------------------------------------
-
     def _queue(self, which: str, meanwhile: str) -> dict[str, Entry] | None:
         """Return the jobs that squeue lists with an option. If Slurm does not answer, warn once and return None."""
-        answer = _slurm("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%R|%j|%Z", which)
+        answer = _output("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%R|%j|%Z", which)
+        if (answer is None) != self._silent:
+            self._silent = answer is None
+            self.logger.warning(f"Slurm does not answer; {meanwhile}" if self._silent else "Slurm answers again")
         if answer is None:
-            if not self._silent:
-                self.logger.warning(f"Slurm does not answer; {meanwhile}")
-            self._silent = True
             return None
-        if self._silent:
-            self.logger.info("Slurm answers again")
-        self._silent, self._answered = False, time.monotonic()
+        self._answered = time.monotonic()
         rows = (line.split("|", 4) for line in answer.splitlines())
         return {row[0]: (row[1], row[2], row[3], row[4]) for row in rows if len(row) == 5}
 
-    def _await_queue(self, which: str) -> dict[str, Entry]:
-        """Like `_queue`, but wait until Slurm answers. Empty if Snakemake ends first."""
-        while (queue := self._queue(which, "new jobs wait to be submitted")) is None:
+    def _await_queue(self) -> dict[str, Entry]:
+        """Return the user's jobs once Slurm answers. Empty if Snakemake ends first."""
+        while (queue := self._queue("--me", "new jobs wait to be submitted")) is None:
             if self._ending.wait(5):
                 return {}
         return queue
@@ -360,12 +245,6 @@ def _logs(job: Any) -> Iterator[Path]:
         yield from (Path(str(log)) for log in member.log)
 
 
-def _checkpoints(job: Any) -> str:
-    """Return the folder of checkpoints of a training; empty for all other jobs and for groups."""
-    alone = not job.is_group() and job.rule.group is None
-    return str(job.params.checkpoints) if alone and job.rule.name == "train_variant" else ""
-
-
 def _known(job: Any) -> Iterator[Any]:
     """Yield the jobs of a submission that Snakemake knows."""
     yield from job.jobs if isinstance(job, shared_gpu.Group) else [job]
@@ -374,21 +253,12 @@ def _known(job: Any) -> Iterator[Any]:
 def _made(job: Any) -> int:
     """Return when a job's receipt was written; 0 if there is none."""
     with suppress(FileNotFoundError):
-        return place(map(Path, job.output)).stat().st_mtime_ns
+        return file_of(map(Path, job.output)).stat().st_mtime_ns
     return 0
 
 
-def _start_file(name: str) -> Path:
-    """Return the file that records the start of Snakemake with these job names, in the working directory."""
-    return Path(".snakemake") / "slurm-starts" / f"{name}.json"
-
-
-def _slurm(*command: str) -> str | None:
-    """Return the output of a command of Slurm; None if it fails.
-
-    Raises:
-        WorkflowError: there is no such command.
-    """
+def _output(*command: str) -> str | None:
+    """Return the output of a command of Slurm; None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except FileNotFoundError as error:

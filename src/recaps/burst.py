@@ -146,7 +146,7 @@ def _name(run: Run) -> str:
 def expected_seconds(plan: Plan, runs: Iterable[Run], elsewhere: Elsewhere, device: str) -> dict[Run, float]:
     """Return the seconds of those trainings that were measured on a device, by `make bench` or as another seed."""
     known = dict[Run, float]()
-    steps = step_times.own(Path(plan.results, step_times.FILE.name)).get(device, {})
+    steps = step_times.measured(Path(plan.results, step_times.FILE.name)).get(device, {})
     for paper, variant in dict.fromkeys(run[:2] for run in runs):
         seeds = [about for name, about in elsewhere.items() if name.startswith(f"runs/{paper}/{variant}/")]
         seconds = [about["seconds"] for about in seeds if about["device"] == device]

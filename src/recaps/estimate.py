@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,6 +31,8 @@ from recaps.evaluation.latents import latents_of
 from recaps.models import build
 from recaps.models.model import Model
 from recaps.nn import kernels
+from recaps.plan import jobs as plan_jobs
+from recaps.plan.jobs import TITLES
 from recaps.plan.plan import Plan
 from recaps.step_times import Times, hours, work_of
 from recaps.training import device as devices
@@ -42,23 +43,12 @@ CPU = torch.device("cpu")
 
 def jobs(plan: Plan) -> dict[str, int]:
     """Return the number of jobs of each rule that make all results of the plan."""
-    runs = [plan.of_run(*run) for run in plan.runs()]
-    sets = [SimpleNamespace(dataset=Path(file).parts[-3], split=Path(file).parts[-2]) for file in plan.datasets()]
-    counts = {
-        "fetch_file": len({file for names in sets for file in plan.raw_files(names)}),
-        "prepare_dataset": len(sets),
-        "train_variant": len(plan.models()),
-        "read_model": sum(bool(run["read"]) for run in runs),
-        "evaluate_heads": sum(bool(run["heads"]) for run in runs),
-        "record_run": len(runs),
-        "time_steps": len(plan.timings()),
-        "collect_metrics": len(plan.metrics()),
-        "draw_tables": sum(bool(paper.tables) for paper in plan.project.papers.values()),
-        "draw_figures": sum(bool(paper.figures) for paper in plan.project.papers.values()),
-        "score_claims": 1,
-        "build_report": 1,
+    made = plan_jobs.needed(plan.jobs, plan.everything())
+    fetched = {file for job in made if job.stage == "prepare_dataset" for file in plan.raw_files(job.names)}
+    counts = Counter(job.stage for job in made)
+    return ({"fetch_file": len(fetched)} if fetched else {}) | {
+        stage: counts[stage] for stage in TITLES if counts[stage]
     }
-    return {rule: count for rule, count in counts.items() if count}
 
 
 def untrained(variant: Variant) -> Model:
@@ -162,7 +152,7 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     # The user's own data are left out, because only the shapes of official data are known.
     sets = {name: other for name, other in project.config.datasets.items() if not {name, other} & project.own.keys()}
     project = load(values | {"datasets": sets}, options.config)
-    own = step_times.own(options.times)
+    own = step_times.measured(options.times)
     times = step_times.merged(step_times.published(), own)
     if options.device and options.device not in times:
         raise UserError(
@@ -175,7 +165,8 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     chosen = {device: steps for device, steps in chosen.items() if runs[device] or options.device}
     columns = {}
     for name in (*project.papers, "all"):
-        part = project.model_copy(update={"papers": {name: project.papers[name]}}) if name != "all" else project
+        alone = {"papers": {name: project.papers[name]}, "studies": {}} if name != "all" else {}
+        part = project.model_copy(update=alone)
         counts = jobs(Plan(part))
         columns[name] = {
             **{f"jobs: {rule}": f"{count}" for rule, count in {**counts, "all": sum(counts.values())}.items()},

@@ -50,7 +50,7 @@ def step_name(variant: Variant, phase: str, precision: str) -> str:
     return f"{work_of(variant)}/{phase}/{precision}"
 
 
-def own(file: Path = FILE) -> Times:
+def measured(file: Path = FILE) -> Times:
     """Return the times in the file that `python -m recaps.bench --save` wrote; none without a file."""
     found = read_json(file) if file.is_file() else {}
     return {device: {name: step["seconds"] for name, step in steps.items()} for device, steps in found.items()}

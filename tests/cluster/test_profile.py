@@ -14,7 +14,6 @@ default-resources:
   - slurm_account=project
   - slurm_extra="--nice=7"
 slurm-partition-config: partitions.yaml
-slurm-status-command: squeue
 slurm-init-seconds-before-status-checks: 3
 max-status-checks-per-second: 2
 set-resources:

@@ -13,7 +13,6 @@ from trainings import snakemake
 #: Few jobs at a time: two nodes of eight cores each are pretended on one small machine.
 SITE = """
 jobs: 6
-slurm-status-command: squeue
 slurm-init-seconds-before-status-checks: 5
 max-status-checks-per-second: 1
 default-resources: [slurm_account=tests]

@@ -32,7 +32,6 @@ Fault = Callable[["Trainings", int, random.Random], None]
 
 #: What a site's own file says for the tests' Slurm: quick looks at the queue, and pretended GPUs for work on the CPU.
 SITE = """\
-slurm-status-command: squeue
 slurm-init-seconds-before-status-checks: 3
 max-status-checks-per-second: 2
 latency-wait: 10
@@ -331,12 +330,17 @@ def kill_node(trainings: Trainings, seed: int, chance: random.Random) -> None:
 
 
 def kill_snakemake(trainings: Trainings, seed: int, chance: random.Random) -> None:
-    """Snakemake killed, started again"""
+    """Snakemake killed, its jobs cancelled, started again"""
     assert trainings.main
     os.killpg(trainings.main.pid, signal.SIGKILL)
     trainings.main.wait()
     time.sleep(chance.uniform(0, 2))
     trainings.unlock()
+    left = [int(job["JobId"]) for job in trainings.slurm.jobs() if job["JobState"] in ("PENDING", "RUNNING")]
+    for job in left:
+        trainings.slurm.cancel(job)
+    for job in left:
+        trainings.slurm.wait(job)
     trainings.start(trainings.wanted)
 
 

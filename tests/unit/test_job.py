@@ -12,13 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from recaps.errors import TryAgain, UserError
-from recaps.identity import key
 from recaps.io import read_json
 from recaps.plan import stages
 from recaps.plan.fingerprint import modules
 from recaps.plan.job import device, failure, given, job, project_root
 from recaps.plan.jobs import Names
-from recaps.plan.receipts import place, receipt
+from recaps.plan.receipts import file_of, receipt
 from recaps.training.lease import Lease, holder
 
 #: The start of the line of the job below.
@@ -167,7 +166,7 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(stages, "record_run", record_run)
     stages.make("record_run", stage_job(tmp_path))
-    written = read_json(place([tmp_path / "smoke/runs/numbers.csv"]))
+    written = read_json(file_of([tmp_path / "smoke/runs/numbers.csv"]))
     data = {"runs/latents.npz": hashlib.sha256(b"01234567").hexdigest()}
     assert written["identity"] == {"settings": {"a": 1}, "modules": {}, "data": data}
     about = latents.stat()
@@ -176,7 +175,7 @@ def test_a_job_refuses_inputs_whose_bits_have_changed(tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match=r"latents\.npz: changed since it was made"):
         stages.make("record_run", stage_job(tmp_path))
     assert len(made) == 1
-    assert read_json(place([tmp_path / "smoke/runs/numbers.csv"])) == written
+    assert read_json(file_of([tmp_path / "smoke/runs/numbers.csv"])) == written
 
 
 def test_a_job_sweeps_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +199,7 @@ def made_latents(folder: Path, content: str = "latents") -> Path:
 
 def test_a_job_refuses_an_input_that_is_being_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its receipt is gone meanwhile, and a digest that is not known would never be compared again."""
-    place([made_latents(tmp_path)]).unlink()
+    file_of([made_latents(tmp_path)]).unlink()
     made: list[Names] = []
     monkeypatch.setattr(stages, "record_run", made.append)
     with pytest.raises(TryAgain, match=r"latents\.npz: nothing says what made it"):
@@ -234,17 +233,17 @@ def test_a_job_whose_input_changes_meanwhile_leaves_no_receipt(tmp_path: Path, m
     monkeypatch.setattr(stages, "record_run", record_run)
     with pytest.raises(TryAgain, match="record_run: another process changed an input meanwhile"):
         stages.make("record_run", stage_job(tmp_path))
-    assert not place([tmp_path / "smoke/runs/numbers.csv"]).exists()
+    assert not file_of([tmp_path / "smoke/runs/numbers.csv"]).exists()
 
 
 def test_a_job_of_a_run_holds_the_lease_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_latents(tmp_path)
     folder = tmp_path / "checkpoints"
     job = stage_job(tmp_path, checkpoints=str(folder))
-    held: list[str] = []
-    monkeypatch.setattr(stages, "record_run", lambda job: held.append(holder(folder)["what"]))
+    held: list[int] = []
+    monkeypatch.setattr(stages, "record_run", lambda job: held.append(holder(folder)["pid"]))
     stages.make("record_run", job)
-    assert held == [f"record_run {key(job.params.identity)}"]
+    assert held == [os.getpid()]
     assert holder(folder) == {}
     with Lease(folder), pytest.raises(TryAgain, match="trains this run"):
         stages.make("record_run", job)

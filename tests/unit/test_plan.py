@@ -196,10 +196,10 @@ def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replac
 
 def test_heads_that_are_not_fitted_are_evaluated_when_the_model_is_read(plan: Any) -> None:
     smoke, supcaps = plan(), wildcards(variant="supcaps")
-    assert smoke.own_heads(supcaps)["argmax"]["mnist"]["protocol"]["fit"] is None
+    assert smoke.unfitted_heads(supcaps)["argmax"]["mnist"]["protocol"]["fit"] is None
     assert smoke.fitted_heads(supcaps) == {}
     assert smoke.of_run("sparse", "supcaps", 0)["heads"] == []
-    assert smoke.own_heads(wildcards()) == {}
+    assert smoke.unfitted_heads(wildcards()) == {}
     assert smoke.of_run("sparse", "dense", 0)["heads"] == ["results/smoke/runs/sparse/dense/seed-0/heads.json"]
 
 

@@ -15,45 +15,16 @@ from snakemake_logger_plugin_progress import LogHandler, Progress
 pytestmark = pytest.mark.unit
 
 
-def test_the_time_left_follows_from_the_jobs_of_the_same_rule() -> None:
-    """Two trainings of 10 s and two heads of 1 s, one at a time."""
-    progress = Progress({"train": 2, "head": 2})
-    assert progress.left(0) is None
-    progress.start(1, "train", "", 100)
-    progress.finish(1, 110)
-    assert progress.left(110) == pytest.approx(30), "no head has finished: as long as a training"
-    progress.start(2, "head", "", 110)
-    progress.finish(2, 111)
-    assert progress.left(111) == pytest.approx(11)
-    progress.start(3, "train", "", 111)
-    assert progress.left(115) == pytest.approx(7)
-    progress.finish(3, 121)
-    progress.start(4, "head", "", 121)
-    assert not progress.complete
-    progress.finish(4, 122)
-    assert progress.complete
-    assert progress.left(122) == 0
-
-
-def test_jobs_side_by_side_halve_the_time_left() -> None:
-    progress = Progress({"train": 6})
-    for job, (start, end) in enumerate([(0, 10), (0, 10)]):
-        progress.start(job, "train", "", start)
-        progress.finish(job, end)
-    assert progress.left(10) == pytest.approx(20)
-
-
 def test_the_line_names_share_times_and_a_job() -> None:
-    progress = Progress({"train": 3, "all": 1})
-    progress.start(1, "train", "Training a", 0)
-    progress.finish(1, 62)
-    progress.start(2, "train", "Training b", 62)
-    line = progress.line(72)
-    assert line == " 25 %  1 of 4 jobs  1:12 min so far, about 2:56 min left  Training b"
-    progress = Progress({"train": 2})
-    progress.start(1, "train", "Training a", 0)
-    progress.finish(1, 3 * 3600)
-    assert "3:00 h so far, about 3:00 h left" in progress.line(3 * 3600)
+    progress = Progress(4, started=10)
+    progress.running[1] = "Training a"
+    assert progress.line(20) == "  0 %  0 of 4 jobs  0:10 min so far  Training a"
+    progress.done, progress.running = 1, {2: "Training b", 3: "Training c"}
+    assert progress.line(72) == " 25 %  1 of 4 jobs  1:02 min so far, about 3:06 min left  Training c"
+    assert "3:00 h so far, about 9:00 h left" in progress.line(10 + 3 * 3600)
+    progress.done, progress.running = 4, {}
+    assert progress.complete
+    assert progress.line(80) == "100 %  4 of 4 jobs  1:10 min so far"
 
 
 class Terminal(io.StringIO):

@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
 
 
 def test_the_format(outputs: list[Path]) -> None:
-    place = receipts.place(outputs)
+    place = receipts.file_of(outputs)
     assert place == outputs[0].parent / ".made" / "model.safetensors.json"
     made = json.loads(place.read_text())
     assert made.keys() == {"identity", "outputs"}
@@ -89,7 +89,7 @@ def test_a_receipt_names_all_outputs_of_the_job(outputs: list[Path], tmp_path: P
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"identity": {}}', '{"identity": {}, "outputs"'])
 def test_a_damaged_receipt_is_none(outputs: list[Path], tmp_path: Path, content: str) -> None:
-    receipts.place(outputs).write_text(content)
+    receipts.file_of(outputs).write_text(content)
     assert Receipts(tmp_path).of(map(str, outputs)) is None
     assert check(tmp_path) == changed(outputs) == []
 
@@ -190,7 +190,7 @@ def test_a_check_gives_a_touched_file_its_time_back_and_leaves_receipts_alone(
     outputs: list[Path], tmp_path: Path
 ) -> None:
     """DVC versions receipts; in a clone, all times are new."""
-    place, before = receipts.place(outputs), contents(tmp_path)
+    place, before = receipts.file_of(outputs), contents(tmp_path)
     for file in outputs:
         file.touch()
     assert contents(tmp_path) != before
@@ -239,14 +239,14 @@ def test_what_is_made_again_has_a_new_receipt(outputs: list[Path], tmp_path: Pat
         outputs[0].write_text("a new model")
         assert check(tmp_path) == []
     assert check(tmp_path, whole=True) == []
-    made = receipts.read(receipts.place(outputs))
+    made = receipts.read(receipts.file_of(outputs))
     assert made is not None
     assert made["identity"] == {"settings": {}}
     with suppress(KeyboardInterrupt), receipts.receipt(outputs):
         outputs[0].write_text("half a mod")
         raise KeyboardInterrupt
     assert check(tmp_path) == []
-    assert not receipts.place(outputs).exists()
+    assert not receipts.file_of(outputs).exists()
 
 
 def test_a_job_that_starts_meanwhile_is_no_change(
@@ -256,12 +256,12 @@ def test_a_job_that_starts_meanwhile_is_no_change(
     outputs[0].write_text("half a mod")
 
     def read(file: Path) -> str:
-        receipts.place(outputs).unlink(missing_ok=True)
+        receipts.file_of(outputs).unlink(missing_ok=True)
         return digest_of(file)
 
     monkeypatch.setattr(receipts, "digest_of", read)
     assert check(tmp_path) == []
-    assert not receipts.place(outputs).exists(), "a check brings no receipt back"
+    assert not receipts.file_of(outputs).exists(), "a check brings no receipt back"
 
 
 def test_a_job_that_ends_meanwhile_is_no_change(outputs: list[Path], tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_record_counts_without_what_it_tells_of_its_identity(tmp_path: Path) -
         file = record(tmp_path, **values)
         found.append(Receipts(tmp_path).data([file]))
         assert list(found[-1]) == [name]
-        made = receipts.read(receipts.place([file]))
+        made = receipts.read(receipts.file_of([file]))
         assert made is not None
         assert made["outputs"]["record.json"]["sha256"] == digest_of(file)
         assert made["outputs"]["record.json"]["content"] == found[-1][name] != digest_of(file)
@@ -367,12 +367,12 @@ def test_a_data_set_counts_once_with_what_it_holds(tmp_path: Path) -> None:
 
 def test_rewritten_outputs_have_not_changed(outputs: list[Path], tmp_path: Path) -> None:
     """As `accept` writes records."""
-    found = receipts.read(receipts.place(outputs))
+    found = receipts.read(receipts.file_of(outputs))
     assert found is not None
     outputs[0].write_text("on purpose")
-    receipts.rewrite(receipts.place(outputs), found | {"proofs": ["a"]}, outputs[:1])
+    receipts.rewrite(receipts.file_of(outputs), found | {"proofs": ["a"]}, outputs[:1])
     assert check(tmp_path, whole=True) == []
-    made = receipts.read(receipts.place(outputs))
+    made = receipts.read(receipts.file_of(outputs))
     assert made is not None
     assert (made["identity"], made["proofs"]) == (WHAT, ["a"])
     outputs[1].write_text("not on purpose")

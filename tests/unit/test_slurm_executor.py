@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import socket
-from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import shared_gpu
 import slurm_executor
@@ -22,11 +19,9 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from recaps.plan.jobs import held
-from recaps.plan.receipts import place
+from recaps.plan.receipts import file_of
 
-IDENTITY: dict[str, Any] = {"settings": {"steps": 1}, "modules": {}}
-OLD, NEW, OTHER, ALIVE = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "abcd")
+OLD, NEW = (f"{digit * 8}-1111-2222-3333-444444444444" for digit in "ab")
 
 
 class Resources(dict[str, Any]):
@@ -38,10 +33,9 @@ class Resources(dict[str, Any]):
 class Job:
     """Of Snakemake's jobs what the executor looks at."""
 
-    def __init__(self, log: Path, checkpoints: Path | None = None, seed: str = "0") -> None:
-        self.rule = SimpleNamespace(name="train_variant" if checkpoints else "evaluate_heads", group=None)
+    def __init__(self, log: Path, rule: str = "evaluate_heads", seed: str = "0") -> None:
+        self.rule = SimpleNamespace(name=rule, group=None)
         self.wildcards_dict = {"scale": "smoke", "paper": "sparse", "variant": "dense", "seed": seed}
-        self.params = SimpleNamespace(checkpoints=checkpoints, identity=IDENTITY)
         self.log, self.output = [log], [log.with_suffix(".json")]
         self.attempt, self.restart_times = 1, 3
         self.resources = Resources(runs_per_gpu=1, shared_time_percent=200, runtime=240)
@@ -60,18 +54,13 @@ class Group:
 
 
 class Played:
-    """Slurm's commands: `queue` is what squeue prints, None while Slurm does not answer; the rest is remembered."""
+    """Slurm: `queue` is what squeue prints, None while it does not answer."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[str, str, str, str, str]] | None = []
-        self.commands: list[tuple[str, ...]] = []
 
     def __call__(self, *command: str) -> str | None:
-        if command[0] != "squeue":
-            self.commands.append(command)
-            if command[0] == "scancel":
-                self.queue = [row for row in self.queue or [] if row[0] not in command]
-            return "JobId=7 StdOut=/somewhere/7.log"
+        assert command[0] == "squeue"
         return None if self.queue is None else "".join("|".join(row) + "\n" for row in self.queue)
 
 
@@ -98,47 +87,32 @@ class Ending:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     played = Played()
-    monkeypatch.setattr(slurm_executor, "_slurm", played)
+    monkeypatch.setattr(slurm_executor, "_output", played)
     return played
 
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, played: Played) -> Iterator[Any]:
-    """One whose plugin does nothing but remember: reported errors, submissions, and which jobs it says have ended."""
+    """One whose plugin does nothing but remember: reported errors, jobs that went well, and submissions."""
     monkeypatch.setattr(plugin.Executor, "__init__", lambda self, workflow, logger: None)
     monkeypatch.setattr(
         plugin.Executor, "report_job_error", lambda self, info, msg=None, **more: self.failed.append((info, msg))
     )
-    monkeypatch.setattr(plugin.Executor, "report_job_success", lambda self, info: None)
+    monkeypatch.setattr(plugin.Executor, "report_job_success", lambda self, info: self.done.append(info))
     monkeypatch.setattr(plugin.Executor, "run_job", lambda self, job: self.submitted.append(job))
     monkeypatch.setattr(plugin.Executor, "shutdown", lambda self: None)
     monkeypatch.setattr(plugin.Executor, "run_jobs", lambda self, jobs: [self.run_job(job) for job in jobs])
 
-    async def check(self: Any, jobs: list[SubmittedJobInfo]) -> Any:
-        for info in jobs:
-            if info.external_jobid in self.completed:
-                self.report_job_success(info)
-            elif info.external_jobid not in self.dropped:
-                yield info
-
-    monkeypatch.setattr(plugin.Executor, "check_active_jobs", check)
-    monkeypatch.setattr(plugin.Executor, "get_status_command", lambda self: self.command)
     executor: Any = Executor(None, None)
-    executor.failed, executor.submitted, executor.completed, executor.dropped = [], [], set(), set()
-    executor.command, executor.run_uuid = "squeue", NEW
-    executor.told = []
+    executor.failed, executor.done, executor.submitted, executor.told = [], [], [], []
+    executor.run_uuid = NEW
     executor.logger = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), executor.told.append))
-    executor.workflow = SimpleNamespace(
-        workdir_init=str(tmp_path),
-        executor_settings=SimpleNamespace(init_seconds_before_status_checks=15),
-        dag=SimpleNamespace(needrun_jobs=lambda: [], needrun=lambda job: False, dependencies=defaultdict(dict)),
-    )
+    settings = SimpleNamespace(init_seconds_before_status_checks=15, keep_successful_logs=False)
+    executor.workflow = SimpleNamespace(workdir_init=str(tmp_path), executor_settings=settings)
+    executor.status_rate_limiter = nullcontext()
     executor._ending = Ending()
     executor._job_submission_executor = SimpleNamespace(submit=lambda function: function())
-    executor.array_jobs = set()
     monkeypatch.chdir(tmp_path)
-    executor.adopted = []
-    executor._report_job_submission_threadsafe = executor.adopted.append
     return executor
 
 
@@ -151,16 +125,9 @@ def look(executor: Any, *infos: SubmittedJobInfo) -> list[str]:
     return asyncio.run(gather())
 
 
-def start_file(name: str, **values: Any) -> None:
-    """What an earlier start has left; by default of this host, by a process that is gone."""
-    file = Path(".snakemake") / "slurm-starts" / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": 1.0} | values))
-
-
 def receipt(job: Job, time: int = 1) -> None:
     """What a job writes last."""
-    file = place(job.output)
+    file = file_of(job.output)
     file.parent.mkdir(exist_ok=True)
     file.write_text("{}")
     os.utime(file, (time, time))
@@ -178,22 +145,30 @@ def test_slurm_means_this_executor() -> None:
 def test_titles(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert title(job) == "evaluate_heads sparse/dense/seed-0"
-    assert title(Group(job, Job(tmp_path, tmp_path))) == "2 jobs evaluate_heads, train_variant"
+    assert title(Group(job, Job(tmp_path, "train_variant"))) == "2 jobs evaluate_heads, train_variant"
 
 
 def test_no_job_is_lost(executor: Any, played: Played, tmp_path: Path) -> None:
-    """Neither while Slurm does not answer, nor when the plugin drops what it has asked for in vain."""
-    infos = [SubmittedJobInfo(Job(tmp_path), external_jobid=number) for number in "12"]
+    """While Slurm does not answer, all wait."""
+    log = tmp_path / "2.log"
+    log.touch()
+    infos = [SubmittedJobInfo(Job(tmp_path), external_jobid=number, aux={"slurm_logfile": log}) for number in "12"]
     played.queue = None
     assert look(executor, *infos) == look(executor, *infos) == ["1", "2"]
     assert executor.told == ["Slurm does not answer; 2 jobs: still waiting for them"]
     played.queue = [entry("1", "RUNNING"), entry("2", "COMPLETED")]
-    executor.dropped = {"1", "2"}
-    assert look(executor, *infos) == ["1", "2"]
-    executor.dropped, executor.completed = set(), {"2"}
     assert look(executor, *infos) == ["1"]
-    assert executor.failed == []
+    assert (executor.failed, executor.done) == ([], [infos[1]])
+    assert not log.exists(), "as the plugin, unless keep-successful-logs is set"
     assert executor.told[1] == "Slurm answers again"
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"])
+def test_a_job_fails_at_once(executor: Any, played: Played, tmp_path: Path, state: str) -> None:
+    info = SubmittedJobInfo(Job(tmp_path), external_jobid="1")
+    played.queue = [entry("1", state)]
+    assert look(executor, info) == []
+    assert executor.failed == [(info, f"Slurm job 1 is {state}. ")]
 
 
 def test_one_line_for_each_change(executor: Any, played: Played, tmp_path: Path) -> None:
@@ -218,16 +193,6 @@ def test_what_slurm_does_not_put_back_has_failed(
     ((failed, reason),) = executor.failed
     assert failed is info
     assert state is None or state in reason
-
-
-def test_what_the_queue_has_forgotten_the_database_knows(executor: Any, played: Played, tmp_path: Path) -> None:
-    executor.command = "sacct"
-    info = SubmittedJobInfo(Job(tmp_path), external_jobid="1")
-    assert all(look(executor, info) == ["1"] for _ in range(LOOKS + 1))
-    played.queue = [entry("1", "PREEMPTED")]
-    assert look(executor, info) == ["1"]
-    played.queue = []
-    assert [look(executor, info) for _ in range(LOOKS - 1)] == [["1"], []], "preempted, and then forgotten"
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -273,48 +238,32 @@ def test_only_mistakes_are_not_tried_again(
     assert [message for _, message in executor.failed] == ["FAILED"]
 
 
-def test_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None:
-    """Its running training is taken over, its other jobs are cancelled, and foreign ones left alone."""
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": held("train_variant", IDENTITY)}))
-    log = tmp_path / "log"
-    log.write_text("of an earlier attempt")
-    training, head = Job(tmp_path / "training.log", checkpoints), Job(log)
-    played.queue = [
+def test_jobs_of_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None:
+    """They would write the same files. Ended ones do not count, nor do those of other folders and programs."""
+    old = [
         entry("7", "RUNNING", OLD, tmp_path),
-        entry("8", "RUNNING", OLD, tmp_path),
         entry("9", "PENDING", f"prefix_{OLD}", tmp_path),
+    ]
+    others = [
         entry("10", "COMPLETED", OLD, tmp_path),
         entry("11", "RUNNING", OLD, tmp_path / "elsewhere"),
         entry("12", "RUNNING", "my-own-job", tmp_path),
-        entry("13", "RUNNING", NEW, tmp_path),
-        entry("14", "RUNNING", OTHER, tmp_path),
-        entry("15", "RUNNING", ALIVE, tmp_path),
     ]
-    for name in (OLD, f"prefix_{OLD}"):
-        start_file(name)
-    start_file(OTHER, host="elsewhere")
-    start_file(ALIVE, started=psutil.Process().create_time())
-    executor.workflow.dag.needrun_jobs = lambda: [training, head]
-    executor.run_jobs([training, head])
-    assert ("scancel", "8", "9") in played.commands
-    assert ("scontrol", "update", "JobId=7", f"JobName={NEW}") in played.commands
-    assert len([command for command in played.commands if command[0] == "scancel"]) == 1
-    (adopted,) = executor.adopted
-    assert (adopted.job, adopted.external_jobid) == (training, "7")
-    assert adopted.aux == {"slurm_logfile": Path("/somewhere/7.log")}
-    assert executor.submitted == [head]
+    log = tmp_path / "log"
+    log.write_text("of an earlier attempt")
+    job = Job(log)
+    played.queue = [*old, *others]
+    with pytest.raises(WorkflowError, match=r"still has 2 jobs of another Snakemake .*\(scancel 7 9\)"):
+        executor.run_jobs([job])
+    assert executor.submitted == []
+    executor._answered, played.queue = None, others
+    executor.run_jobs([job])
+    assert executor.submitted == [job]
     assert not log.exists(), "an old log would be taken for the new attempt's"
-    foreign = f"Jobs named {OTHER} belong to a Snakemake on elsewhere and were left running; "
-    assert f"{foreign}if it has ended, cancel them with scancel" in executor.told
-    assert (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
-    executor.shutdown()
-    assert not (tmp_path / ".snakemake" / "slurm-starts" / f"{NEW}.json").exists()
 
 
-def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> list[Job]:
-    """Two trainings that share a GPU; a job of Slurm holds the leases on both."""
+def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """Two trainings that share a GPU."""
 
     class Group:
         def __init__(self, jobs: list[Job]) -> None:
@@ -328,8 +277,7 @@ def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str = "7") -> 
     for seed in "01":
         folder = tmp_path / seed
         folder.mkdir()
-        (folder / "lease.json").write_text(json.dumps({"job": job, "what": held("train_variant", IDENTITY)}))
-        jobs.append(Job(folder / "log", folder, seed))
+        jobs.append(Job(folder / "log", "train_variant", seed))
         jobs[-1].resources |= {"runs_per_gpu": 2, "gpu": 1}
     return jobs
 
@@ -373,50 +321,6 @@ def test_a_finished_training_does_not_fail_with_its_group(
     assert all(look(executor, *infos) == ["1", "1"] for _ in range(LOOKS - 1))
     assert look(executor, *infos) == []
     assert [info.job for info, _ in executor.failed] == [jobs[1]]
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_group_is_taken_over_as_a_whole(
-    executor: Any, played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
-) -> None:
-    jobs = sharing(tmp_path, monkeypatch)
-    if changed:
-        jobs[1].params = SimpleNamespace(checkpoints=tmp_path / "1", identity=IDENTITY | {"settings": {"steps": 2}})
-    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
-    start_file(OLD)
-    executor.workflow.dag.needrun_jobs = lambda: jobs
-    executor.run_jobs(jobs)
-    assert (("scancel", "7") in played.commands) == changed
-    assert [info.job for info in executor.adopted] == ([] if changed else jobs)
-    assert [group.jobs for group in executor.submitted] == ([jobs] if changed else [])
-
-
-def test_a_training_whose_data_change_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": held("train_variant", IDENTITY)}))
-    training, dataset = Job(tmp_path / "training.log", checkpoints), Job(tmp_path / "data.log")
-    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
-    start_file(OLD)
-    executor.workflow.dag.needrun_jobs = lambda: [training, dataset]
-    executor.workflow.dag.dependencies[training] = {dataset: set()}
-    executor.workflow.dag.needrun = lambda job: job is dataset
-    executor.run_jobs([dataset])
-    assert ("scancel", "7") in played.commands
-
-
-def test_a_training_with_other_settings_is_not_taken_over(executor: Any, played: Played, tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    other = held("train_variant", IDENTITY | {"settings": {"steps": 2}})
-    (checkpoints / "lease.json").write_text(json.dumps({"job": "7", "what": other}))
-    training = Job(tmp_path / "log", checkpoints)
-    played.queue = [entry("7", "RUNNING", OLD, tmp_path)]
-    start_file(OLD)
-    executor.workflow.dag.needrun_jobs = lambda: [training]
-    executor.run_jobs([training])
-    assert ("scancel", "7") in played.commands
-    assert executor.submitted == [training]
 
 
 def test_submission_waits_for_slurm(executor: Any, played: Played, tmp_path: Path) -> None:
@@ -468,7 +372,7 @@ def test_what_goes_wrong_in_grouping_is_reported(
 
 def test_a_machine_without_slurm_is_told() -> None:
     with pytest.raises(WorkflowError, match="no 'no-such-squeue' on the path"):
-        slurm_executor._slurm("no-such-squeue")
+        slurm_executor._output("no-such-squeue")
 
 
 def test_a_job_that_was_never_submitted_is_not_told_as_killed(executor: Any, tmp_path: Path) -> None:

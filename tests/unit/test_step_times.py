@@ -17,7 +17,7 @@ from recaps import step_times
 from recaps.config.load import Project, load
 from recaps.config.variant import Variant
 from recaps.plan.plan import MORE_MINUTES, UNKNOWN_MINUTES, Plan
-from recaps.step_times import image_shape, merged, own, published, slowest, step_name
+from recaps.step_times import image_shape, measured, merged, published, slowest, step_name
 from recaps.training.batches import view_shape
 
 pytestmark = pytest.mark.unit
@@ -66,9 +66,9 @@ def test_runs_with_settings_that_are_no_longer_valid_do_not_count(tmp_path: Path
 
 
 def test_own_times_come_before_others(tmp_path: Path) -> None:
-    assert own(tmp_path / "none.json") == {}
+    assert measured(tmp_path / "none.json") == {}
     (tmp_path / "times.json").write_text(json.dumps({"A": {"w//auto": {"seconds": 1.0, "peak": 1e9}}}))
-    mine = own(tmp_path / "times.json")
+    mine = measured(tmp_path / "times.json")
     assert mine == {"A": {"w//auto": 1.0}}
     others = {"A": {"w//auto": 2.0, "v//auto": 3.0}, "B": {"w//auto": 4.0}}
     assert merged(others, mine) == {"A": {"w//auto": 1.0, "v//auto": 3.0}, "B": {"w//auto": 4.0}}

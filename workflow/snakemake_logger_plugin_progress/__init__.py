@@ -12,7 +12,6 @@ import logging
 import shutil
 import sys
 import time
-from collections import defaultdict
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -53,12 +52,12 @@ class LogHandler(LogHandlerBase):
             self._print(self.format(record))
         elif event == LogEvent.RUN_INFO:
             stats: dict[str, int] = record.stats  # type: ignore[attr-defined]
-            self._progress = Progress({rule: n for rule, n in stats.items() if rule != "total"})
+            self._progress = Progress(stats["total"], time.monotonic())
         elif event in COUNTED:
             self._count(record, event)
         else:
             if event == LogEvent.JOB_ERROR and self._progress:
-                self._progress.fail(record.jobid)  # type: ignore[attr-defined]
+                self._progress.running.pop(record.jobid, None)  # type: ignore[attr-defined]
             text = self.format(record)
             if record.levelno > logging.INFO or self._progress is None or text.startswith(LAST):
                 self._print(text)
@@ -67,9 +66,10 @@ class LogHandler(LogHandlerBase):
         if self._progress is None:
             return
         if event == LogEvent.JOB_INFO:
-            self._progress.start(record.jobid, record.rule_name, record.rule_msg or record.rule_name, time.monotonic())
+            self._progress.running[record.jobid] = record.rule_msg or record.rule_name
         elif event == LogEvent.JOB_FINISHED:
-            self._progress.finish(record.job_id, time.monotonic())
+            self._progress.running.pop(record.job_id)
+            self._progress.done += 1
             lines = LINES * self._progress.done // self._progress.total
             if not self._terminal and lines > self._shown:
                 self._shown = lines
@@ -90,58 +90,26 @@ _CLEAR = "\r\x1b[K"
 
 
 class Progress:
-    """The jobs that have started and finished, and an estimate of the time left."""
+    """The jobs that have finished and those that run, and an estimate of the time left."""
 
-    def __init__(self, jobs: dict[str, int]) -> None:
-        """Args: jobs: the number of jobs of each rule."""
-        self.total = sum(jobs.values())
+    def __init__(self, total: int, started: float) -> None:
+        self.total, self.started = total, started
         self.done = 0
-        self._left = dict(jobs)
-        self._running: dict[int, tuple[str, str, float]] = {}
-        self._seconds: dict[str, list[float]] = defaultdict(list)
-        self._started: float | None = None
+        #: Messages of the jobs that run.
+        self.running: dict[int, str] = {}
 
     @property
     def complete(self) -> bool:
         return self.done >= self.total
 
-    def start(self, job: int, rule: str, message: str, now: float) -> None:
-        self._started = now if self._started is None else self._started
-        self._running[job] = rule, message, now
-
-    def finish(self, job: int, now: float) -> None:
-        rule, _, started = self._running.pop(job)
-        self._seconds[rule].append(now - started)
-        self._left[rule] -= 1
-        self.done += 1
-
-    def fail(self, job: int) -> None:
-        self._running.pop(job, None)
-
-    def left(self, now: float) -> float | None:
-        """Return the estimated seconds left; None before the first job has finished.
-
-        A job is expected to take as long as the finished jobs of its rule took on average, or those of all rules if
-        none has finished. As many jobs run side by side as did so far.
-        """
-        every = [seconds for rule in self._seconds.values() for seconds in rule]
-        if not every or self._started is None:
-            return None
-        mean = {rule: sum(seconds) / len(seconds) for rule, seconds in self._seconds.items()}
-        usual = sum(every) / len(every)
-        work = sum(n * mean.get(rule, usual) for rule, n in self._left.items())
-        for rule, _, started in self._running.values():
-            work -= min(now - started, mean.get(rule, usual))
-        busy = sum(every) + sum(now - started for _, _, started in self._running.values())
-        return max(0.0, work) * max(now - self._started, 1e-9) / max(busy, 1e-9)
-
     def line(self, now: float) -> str:
-        left = self.left(now)
+        """Return the line. The jobs left are expected to take as long as those that are done took on average."""
+        passed = now - self.started
+        times = f"{_clock(passed)} so far"
+        if 0 < self.done < self.total:
+            times += f", about {_clock(passed * (self.total - self.done) / self.done)} left"
         shown = f"{100 * self.done // self.total:3d} %  {self.done} of {self.total} jobs"
-        passed = 0.0 if self._started is None else now - self._started
-        times = f"{_clock(passed)} so far" + ("" if left is None or self.complete else f", about {_clock(left)} left")
-        current = list(self._running.values())[-1:]
-        return "  ".join([shown, times, *(message for _, message, _ in current)])
+        return "  ".join([shown, times, *list(self.running.values())[-1:]])
 
 
 def _clock(seconds: float) -> str:

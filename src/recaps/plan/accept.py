@@ -28,7 +28,7 @@ from recaps.plan.fingerprint import modules
 from recaps.plan.identities import family, probes_of
 from recaps.plan.jobs import Job
 from recaps.plan.plan import Plan
-from recaps.plan.receipts import place, rewrite
+from recaps.plan.receipts import file_of, rewrite
 from recaps.plan.state import State
 from recaps.training import checkpoint
 
@@ -217,5 +217,5 @@ def _keep(state: State, job: Job, before: str, now: str, what: str, device: str)
         record = read_json(file)
         record["identity"] = record["identity"] | {"modules": new}
         write_json(file, record | {"proofs": [*record.get("proofs", ()), proof]})
-    rewrite(place(outputs), receipt, written)
+    rewrite(file_of(outputs), receipt, written)
     return {*changed}

@@ -29,14 +29,14 @@ def check(project: Project) -> None:
         each(project)
 
 
-def own_file(paper: str, file: str) -> Path:
+def paper_file(paper: str, file: str) -> Path:
     """Return a file of the folder of a paper, or of a study's paper."""
     return short(FOLDER / of(paper) / file)
 
 
 def claims_of(paper: str) -> list[Claim]:
     """Return the claims of a paper."""
-    return _read(own_file(paper, "claims.yaml"))
+    return _read(paper_file(paper, "claims.yaml"))
 
 
 def printed_by(paper: str) -> dict[str, Printed]:
@@ -67,9 +67,9 @@ def _papers(project: Project) -> None:
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
         for file, outputs in (("tables.py", paper.tables), ("figures.py", paper.figures)):
             if outputs:
-                _defined(own_file(name, file), outputs, "draw")
+                _defined(paper_file(name, file), outputs, "draw")
         if probes:
-            _defined(own_file(name, "probes.py"), probes, "compute")
+            _defined(paper_file(name, "probes.py"), probes, "compute")
 
 
 def _defined(file: Path, names: Iterable[str], what: str) -> None:
@@ -142,12 +142,12 @@ def _sets(project: Project) -> None:
     for paper, settings in project.every.items():
         for name in settings.limits:
             if not fnmatch.filter(known, name):
-                where = own_file(paper, "paper.yaml")
+                where = paper_file(paper, "paper.yaml")
                 raise UserError(f"{where}: limits: no set matches '{name}'{nearest(name, known)}")
         for name in sorted(settings.used_sets):
             replacement, split = project.resolve(name).split("/")
             like, _ = project.origin(replacement)
-            _at(own_file(paper, "paper.yaml"), catalogue.check_split, like, split)
+            _at(paper_file(paper, "paper.yaml"), catalogue.check_split, like, split)
 
 
 def _classes(project: Project) -> None:
@@ -156,7 +156,7 @@ def _classes(project: Project) -> None:
         for name, variant in settings.variants.items():
             used, mine = project.origin(project.dataset(variant.data.split("/")[0]))
             if mine is None:
-                where = f"{own_file(paper, 'paper.yaml')}: variants.{name}"
+                where = f"{paper_file(paper, 'paper.yaml')}: variants.{name}"
                 _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
 
 
@@ -168,7 +168,7 @@ def _views(project: Project) -> None:
             side = catalogue.entry(like).size + 2 * variant.training.pad
             for key, value in (("shift", variant.training.shift + 1), ("crop", variant.training.crop or 1)):
                 if value > side:
-                    where = f"{own_file(paper, 'paper.yaml')}: variants.{name}.training.{key}"
+                    where = f"{paper_file(paper, 'paper.yaml')}: variants.{name}.training.{key}"
                     raise UserError(f"{where}: {getattr(variant.training, key)}, but its images are {side}x{side}")
 
 

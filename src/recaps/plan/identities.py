@@ -53,7 +53,7 @@ class Identities:
                 "latents": self.plan.latents_of(names),
                 "probes": self.plan.probes_of(names),
                 "test": self.plan.probed_set(names),
-                "heads": self.plan.own_heads(names),
+                "heads": self.plan.unfitted_heads(names),
             },
             "evaluate_heads": self.plan.fitted_heads,
             "record_run": self._measuring,
@@ -79,7 +79,7 @@ class Identities:
             """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
 
             def code(names: Any) -> dict[str, str]:
-                there = own and names.paper == of(names.paper) and checks.own_file(names.paper, f"{own}.py").exists()
+                there = own and names.paper == of(names.paper) and checks.paper_file(names.paper, f"{own}.py").exists()
                 paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
                 return modules([f"recaps.plan.stages:{stage}", *paper])
 

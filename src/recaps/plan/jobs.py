@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recaps.identity import Identity, key
-
 if TYPE_CHECKING:
     from recaps.plan.plan import Plan
 
@@ -48,11 +46,6 @@ class Job:
         if "dataset" in names:
             return f"{names.dataset}/{names.split}"
         return f"{TITLES[self.stage]} of {names.paper}" if "paper" in names else TITLES[self.stage]
-
-
-def held(stage: str, identity: Identity) -> str:
-    """Return what a lease says of a job that makes a part of a run."""
-    return f"{stage} {key(identity)}"
 
 
 #: What each stage makes, for messages.
@@ -137,7 +130,7 @@ def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
             "latents": lambda: plan.latents_of(names),
             "probes": lambda: plan.probes_of(names),
             "test": lambda: plan.probed_set(names),
-            "heads": lambda: plan.own_heads(names),
+            "heads": lambda: plan.unfitted_heads(names),
         },
         "evaluate_heads": {
             "code": lambda: plan.identities.heads_code(names),

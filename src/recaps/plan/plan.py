@@ -236,11 +236,11 @@ class Plan:
 
     def readings(self) -> list[str]:
         """Return the pages of the papers."""
-        return [str(checks.own_file(paper, "README.md")) for paper in self.project.papers]
+        return [str(checks.paper_file(paper, "README.md")) for paper in self.project.papers]
 
     def claims(self) -> list[str]:
         """Return the claims of the papers."""
-        return [str(checks.own_file(paper, "claims.yaml")) for paper in self.project.papers]
+        return [str(checks.paper_file(paper, "claims.yaml")) for paper in self.project.papers]
 
     # Inputs of the rules
 
@@ -362,7 +362,7 @@ class Plan:
         """Return the set that probes are computed on, by its name at this scale."""
         return self.project.resolve(self.variant(wildcards).test)
 
-    def own_heads(self, wildcards: Any) -> dict[str, Any]:
+    def unfitted_heads(self, wildcards: Any) -> dict[str, Any]:
         """Return the heads that need no fit."""
         return self._heads(wildcards.paper, wildcards.variant, fitted=False)
 
@@ -502,7 +502,7 @@ class Plan:
     @functools.cached_property
     def _step_seconds(self) -> dict[str, float]:
         """The measured seconds of a step by work, and of the slowest step by family; on GPUs if trainings use one."""
-        times = step_times.merged(step_times.published(), step_times.own())
+        times = step_times.merged(step_times.published(), step_times.measured())
         found = step_times.slowest(times, gpu=bool(self.gpus(None)))
         families: dict[str, float] = {}
         for variant in (each for paper in self.project.every.values() for each in paper.variants.values()):
@@ -563,7 +563,7 @@ class Plan:
     def variant(self, wildcards: Any) -> Variant:
         paper = self.project.every[wildcards.paper]
         if wildcards.variant not in paper.variants:
-            where = checks.own_file(wildcards.paper, "paper.yaml")
+            where = checks.paper_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 

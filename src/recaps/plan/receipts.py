@@ -31,14 +31,14 @@ def receipt(outputs: Sequence[Path], what: Mapping[str, Any] | None = None) -> I
     """Wrap the code that makes `outputs`: delete their old receipts first, and write a new one if it succeeds."""
     _forget(outputs)
     yield
-    target = place(outputs)
+    target = file_of(outputs)
     folder = target.parents[1]
     made = {os.path.relpath(file, folder): _state(file) for file in outputs if file.exists()}
     with suppress(TryAgain):  # the disk is full; keep the outputs nevertheless
         write_json(target, {"identity": what or {}, "outputs": made})
 
 
-def place(outputs: Iterable[Path]) -> Path:
+def file_of(outputs: Iterable[Path]) -> Path:
     """Return the receipt of a job with these outputs."""
     first = min(outputs)
     return first.parent / FOLDER / f"{first.name}.json"
@@ -62,7 +62,7 @@ class Receipts:
         near = {each / FOLDER for file in only or () for each in file.parents[:2]}
         files = _places(folder) if only is None else (file for each in near for file in each.glob("*.json"))
         self.places = {file: found for file in sorted(files) if (found := read(file)) is not None}
-        self._outputs = {
+        self.outputs = {
             _plain(file.parents[1] / name): about
             for file, found in self.places.items()
             for name, about in found["outputs"].items()
@@ -72,8 +72,8 @@ class Receipts:
     def of(self, outputs: Iterable[str]) -> Receipt | None:
         """Return the receipt of a job with these outputs, if it names them all."""
         files = [Path(file) for file in outputs]
-        found = self.places.get(place(files))
-        return found if found is not None and all(_plain(file) in self._outputs for file in files) else None
+        found = self.places.get(file_of(files))
+        return found if found is not None and all(_plain(file) in self.outputs for file in files) else None
 
     def data(self, inputs: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests of a job's inputs by their names, those of a data set as one; None without a receipt.
@@ -87,7 +87,7 @@ class Receipts:
             if file.is_relative_to(self.folder / "datasets"):
                 name, digest = file.parent.relative_to(self.folder / "datasets").as_posix(), self._set(file.parent)
             else:
-                name, about = os.path.relpath(file, self.folder), self._outputs.get(_plain(file), {})
+                name, about = os.path.relpath(file, self.folder), self.outputs.get(_plain(file), {})
                 digest = about.get("content", about.get("sha256"))
             found[name] = digest
         return found
@@ -114,13 +114,11 @@ class Receipts:
 
 def changed(files: Iterable[Path]) -> list[Path]:
     """Return which of some files differ from their receipts; a file without a receipt does not."""
-    found: list[Path] = []
-    folders: dict[Path, dict[Path, Any]] = {}
-    for file in files:
-        known = folders.setdefault(file.parent, _beside(file.parent))
-        if file in known and _digest(file) not in (known[file]["sha256"], None):
-            found.append(file)
-    return found
+    every = [*files]
+    made = Receipts(Path(), every).outputs
+    return [
+        file for file in every if _plain(file) in made and _digest(file) not in (made[_plain(file)]["sha256"], None)
+    ]
 
 
 def known(folder: Path, inputs: Collection[Path]) -> dict[str, str | None]:
@@ -162,15 +160,9 @@ def _state(file: Path) -> dict[str, Any]:
     return state
 
 
-def _beside(folder: Path) -> dict[Path, Any]:
-    """Return what the receipts in a folder tell of its files."""
-    receipts = filter(None, map(read, sorted((folder / FOLDER).glob("*.json"))))
-    return {folder / name: about for found in receipts for name, about in found["outputs"].items()}
-
-
 def _forget(outputs: Sequence[Path]) -> None:
     """Delete what receipts tell of `outputs`, also those of a job with other outputs, such as one more figure."""
-    target = place(outputs)
+    target = file_of(outputs)
     folder = target.parents[1]
     names = {os.path.relpath(file, folder) for file in outputs}
     for file in (folder / FOLDER).glob("*.json"):

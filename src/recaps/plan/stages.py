@@ -19,8 +19,7 @@ from recaps.io import sweep
 from recaps.locks import alone
 from recaps.plan.fingerprint import edited
 from recaps.plan.job import device, given, project_root, shared
-from recaps.plan.jobs import held
-from recaps.plan.receipts import changed, known, place, receipt, refuse
+from recaps.plan.receipts import changed, file_of, known, receipt, refuse
 from recaps.training.lease import Lease
 
 #: What PyTorch and NumPy say of arrays that are too large.
@@ -41,7 +40,7 @@ def make(stage: str, job: Any) -> None:
     inputs = [Path(file) for file in dict.fromkeys(_flat(job.input))]
     with _locked(stage, job) as lease:
         with alone(outputs[0].parent) if stage == "prepare_dataset" else nullcontext():
-            sweep([*outputs, place(outputs)])
+            sweep([*outputs, file_of(outputs)])
         refuse(changed(inputs))
         if names := edited(job.params.identity["modules"]):
             raise TryAgain(f"{stage}: {', '.join(names)} was edited since this start; run again")
@@ -259,7 +258,7 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
-    lease = Lease(Path(job.params.checkpoints), what=held(stage, job.params.identity))
+    lease = Lease(Path(job.params.checkpoints))
     # A training touches it at every step, so that one that hangs can be taken over.
     with lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease

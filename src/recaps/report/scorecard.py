@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -121,24 +121,24 @@ def _row(
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        return Row(**{**asdict(base), "how": _why_not(claim.measured_in, lacking, scale, measured, left_out)})
+        return replace(base, how=_why_not(claim.measured_in, lacking, scale, measured, left_out))
     _check_units(claim, present)
     finding = judge(claim, present, numbers, measured)
     interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
     made_of_stand_ins = any(item.stand_in for item in present.values())
     low, high = interval or (math.nan, math.nan)
-    values = {
-        "ours": finding.ours,
-        "sd": finding.sd,
-        "seeds": min(len(item.seeds) for item in present.values()),
-        "interval_low": low,
-        "interval_high": high,
-        "difference": finding.difference,
-        "p_value": math.nan if finding.p_value is None or made_of_stand_ins else finding.p_value,
-        "verdict": STAND_IN if made_of_stand_ins else finding.verdict,
-        "how": _how(claim, present, finding.estimate, scale, runs),
-    }
-    return Row(**{**asdict(base), **values})
+    return replace(
+        base,
+        ours=finding.ours,
+        sd=finding.sd,
+        seeds=min(len(item.seeds) for item in present.values()),
+        interval_low=low,
+        interval_high=high,
+        difference=finding.difference,
+        p_value=math.nan if finding.p_value is None or made_of_stand_ins else finding.p_value,
+        verdict=STAND_IN if made_of_stand_ins else finding.verdict,
+        how=_how(claim, present, finding.estimate, scale, runs),
+    )
 
 
 def _why_not(paper: str, lacking: Sequence[Measure], scale: str, measured: All, left_out: LeftOut | None) -> str:

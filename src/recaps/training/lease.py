@@ -33,7 +33,6 @@ class Lease:
     Args:
         folder: the folder that it protects.
         patience: seconds without a touch after which a holder on another host counts as dead.
-        what: what the holder makes, for others to read.
 
     Raises:
         TryAgain: on entry, if another process trains the run; on `touch`, if another process has taken the lease, or
@@ -41,11 +40,11 @@ class Lease:
         UserError: on entry, if the file system has no hard links; on `touch`, if the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, patience: float = 120, what: str = "") -> None:
+    def __init__(self, folder: Path, patience: float = 120) -> None:
         self.file = folder / FILE
         self.patience = patience
         job = os.environ.get("SLURM_JOB_ID")
-        self.me = {**processes.this(), "job": job, "what": what, "token": uuid.uuid4().hex}
+        self.me = {**processes.this(), "job": job, "token": uuid.uuid4().hex}
         self._touched = 0.0
 
     def __enter__(self) -> Lease:

@@ -119,9 +119,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_plain_download_with_progress(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_plain_download_with_progress(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int | None]] = []
-    path = fetch(source(serve().url), tmp_path / "toys", progress=lambda done, total: seen.append((done, total)))
+    monkeypatch.setattr(download, "_reporter", lambda _, total: lambda done: seen.append((done, total)))
+    path = fetch(source(serve().url), tmp_path / "toys")
     assert path == tmp_path / "toys" / "f.gz"
     assert path.read_bytes() == CONTENT
     assert names(path.parent) == ["f.gz"]
@@ -206,11 +209,13 @@ def test_wrong_content_everywhere(serve: Callable[..., Server], tmp_path: Path) 
     assert names(tmp_path / "data" / "toys") == []
 
 
-def test_wrong_length_is_refused_before_reading_it_if_announced(serve: Callable[..., Server], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="expected 1048576 bytes, found 14, from http"):
-        fetch(
-            source(serve(content=b"<html>no</html>"[:14]).url), tmp_path, progress=lambda *_: pytest.fail("it is read")
-        )
+def test_wrong_length_is_refused_before_reading_it_if_announced(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "_reporter", lambda *_: lambda _: pytest.fail("it is read"))
+        with pytest.raises(UserError, match="expected 1048576 bytes, found 14, from http"):
+            fetch(source(serve(content=b"<html>no</html>"[:14]).url), tmp_path)
     with pytest.raises(UserError, match=r"expected 1048576 bytes, found \d+, from http"):
         fetch(source(serve(content=CONTENT * 2, announce=False).url), tmp_path)
     assert names(tmp_path) == []
@@ -294,14 +299,18 @@ def test_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
         fetch(source(), tmp_path / "sealed")
 
 
-def test_killed_half_way_leaves_only_the_part(serve: Callable[..., Server], tmp_path: Path) -> None:
-    def kill(done: int, _: int | None) -> None:
+def test_killed_half_way_leaves_only_the_part(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(done: int) -> None:
         if done > len(CONTENT) // 2:
             raise KeyboardInterrupt
 
     server = serve()
-    with pytest.raises(KeyboardInterrupt):
-        fetch(source(server.url), tmp_path, progress=kill)
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "_reporter", lambda *_: kill)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(source(server.url), tmp_path)
     assert names(tmp_path) == ["f.gz.part"]
     assert fetch(source(server.url), tmp_path).read_bytes() == CONTENT
     assert server.asked[1] != ""

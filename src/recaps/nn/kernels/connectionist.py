@@ -9,7 +9,7 @@ saved, and the backward pass first computes each position again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +47,54 @@ SUMMED = 8
 ZERO, ONE, TWO, MINUS, MINUS_TWO = (np.float32(number) for number in (0, 1, 2, -1, -2))
 #: Bound of exponents: the product of two powers is below the largest number.
 HIGHEST = np.float32(40)
+
+
+class Inputs(NamedTuple):
+    """Of a batch: poses [B, N, 4, 4], activations [B, N], and the input capsule of each slot of a position [P, n].
+
+    `weight` [n, 16, LANES] holds the matrices of the votes. The last slots may be spare: only the first `slots` count.
+    """
+
+    poses: Any
+    activations: Any
+    children: Any
+    weight: Any
+    slots: int
+
+
+class Parameters(NamedTuple):
+    """Of the cell and of the compatibility network, or their gradients, in which the lanes may be a further axis.
+
+    Matrices of a pose, a vote and a hidden state [4U, ...]; `vectors` [3, 4U]: the bias, and the weights of activation
+    and coupling; the network's matrices one after another, the last with one row; and its biases.
+    """
+
+    from_pose: Any
+    from_vote: Any
+    from_hidden: Any
+    vectors: Any
+    network: Any
+    biases: Any
+
+
+class States(NamedTuple):
+    """Of one position, for n slots in tiles of `TOGETHER`, 4U rows of gates and T iterations.
+
+    fixed [tiles, 4U * COLUMNS]; shared [4U * LANES]; logits [n, LANES]; shares [T + 1, n, LANES]: the coupling,
+    starting with uniform coupling; means [T + 1, 16, LANES]. If the states of all iterations are kept: gates, cells,
+    hiddens, layers [T, tiles, rows * COLUMNS]. Else there is room for one tile of gates and layers, and for one
+    iteration of cells and hiddens.
+    """
+
+    fixed: Any
+    shared: Any
+    gates: Any
+    cells: Any
+    hiddens: Any
+    layers: Any
+    logits: Any
+    shares: Any
+    means: Any
 
 
 def fused_lstm_routing(
@@ -108,23 +156,22 @@ class _FusedLSTM(torch.autograd.Function):
         poses, activations, weight = tensors[:3]
         (positions, slots), outputs = fields.children.shape, weight.shape[1]
         spare = -slots % TOGETHER  # extra slots hold the field's first capsule with zero weights, and get no coupling
-        parameters = [array(each.float()) for each in tensors[3:]]
-        arrays = [
+        parameters = Parameters(*(array(each.float()) for each in tensors[3:]))
+        inputs = Inputs(
             array(poses.float()),
             array(activations.float()),
             array(torch.cat([fields.children, fields.children[:, :1].expand(-1, spare)], 1).int()),
             lanes(pad(weight.float().flatten(2).transpose(1, 2), (0, 0, 0, 0, 0, spare))),
-            *parameters,
-            np.array(widths),
             slots,
-        ]
+        )
         batch, real = len(poses), np.float32
         mean = np.empty((batch, positions, POSE, LANES), real)
         combined = np.empty((batch, positions, widths[0], LANES), real)
         coupling = np.empty((batch, positions, slots + spare, LANES), real)
-        in_parts(_forward, *arrays, mean, combined, coupling, iterations)
+        arguments = inputs, parameters, np.array(widths), iterations
+        in_parts(_forward, *arguments, mean, combined, coupling)
         ctx.save_for_backward(*tensors)
-        ctx.arrays, ctx.iterations, ctx.outputs, ctx.slots = arrays, iterations, outputs, slots
+        ctx.arguments, ctx.outputs = arguments, outputs
         ctx.dtypes = [tensor.dtype for tensor in tensors]
         shares = torch.from_numpy(coupling[:, :, :slots, :outputs].copy())
         ctx.mark_non_differentiable(shares)
@@ -135,19 +182,24 @@ class _FusedLSTM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mean: Tensor, grad_combined: Tensor, _: Tensor) -> tuple[Any, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
-        poses, activations, _children, weight, *matrices, vectors, network, biases, widths, _slots = ctx.arrays
+        inputs, parameters, widths, _ = ctx.arguments
         parts, last = torch.get_num_threads(), widths[-1]
-        shapes = [each.shape for each in (weight, *matrices)]
-        shapes += [(*vectors.shape, LANES), network.shape, (last, LANES), (len(biases), LANES)]
-        gradients = [np.zeros((parts, *shape), np.float32) for shape in shapes]
-        by_input = [np.zeros_like(poses), np.zeros_like(activations)]
+        # Each part has its own gradients of weights. Those of vectors and biases have another axis, the lanes.
+        shapes = [(parts, *each.shape) for each in parameters]
+        for k in (3, 5):
+            shapes[k] = (*shapes[k], LANES)
+        by_parameter = Parameters(*(np.zeros(shape, np.float32) for shape in shapes))
+        by_last, by_weight = (np.zeros((parts, *shape), np.float32) for shape in ((last, LANES), inputs.weight.shape))
+        by_input = inputs._replace(
+            poses=np.zeros_like(inputs.poses), activations=np.zeros_like(inputs.activations), weight=by_weight
+        )
         at = [lanes(each.transpose(2, 3).float()) for each in (grad_mean, grad_combined)]
-        in_parts(_backward, *ctx.arrays, *at, *by_input, *gradients, ctx.iterations)
-        by_pose, by_activation = (torch.from_numpy(each) for each in by_input)
-        by_weight, *rest = (torch.from_numpy(each).sum(0) for each in gradients)
-        *by_matrix, by_vector, by_network, by_last, by_bias = rest
-        by_network[-last:] = by_last.sum(-1)
-        to_weight = by_weight[: ctx.slots, :, : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
+        in_parts(_backward, *ctx.arguments, *at, by_input, by_parameter, by_last)
+        by_pose, by_activation = torch.from_numpy(by_input.poses), torch.from_numpy(by_input.activations)
+        *by_matrix, by_vector, by_network, by_bias = (torch.from_numpy(each).sum(0) for each in by_parameter)
+        by_network[-last:] = torch.from_numpy(by_last).sum(0).sum(-1)
+        of_weight = torch.from_numpy(by_weight).sum(0)[: inputs.slots, :, : ctx.outputs]
+        to_weight = of_weight.transpose(1, 2).unflatten(2, (4, 4))
         made = (by_pose, by_activation, to_weight, *by_matrix, by_vector.sum(-1), by_network, by_bias.sum(-1))
         return *(tensor.to(kind) for tensor, kind in zip(made, ctx.dtypes, strict=True)), None, None, None
 
@@ -316,15 +368,44 @@ def _both_packed(matrix: Any) -> Any:
 
 
 @compiled
-def _both_packed_networks(network: Any, widths: Any) -> Any:
-    """Return the network with its matrices packed, except for the last, which has one row; and their transposes."""
+def _both_packed_parameters(parameters: Any, widths: Any) -> Any:
+    """Return the parameters with their matrices packed, except for the network's last one, which has one row.
+
+    The second ones have the transposed matrices.
+    """
+    pose, pose_back = _both_packed(parameters.from_pose)
+    vote, vote_back = _both_packed(parameters.from_vote)
+    hidden, hidden_back = _both_packed(parameters.from_hidden)
+    network, vectors, biases = parameters.network, parameters.vectors, parameters.biases
     packed, transposed, start = network.copy(), network.copy(), 0
     for k in range(1, len(widths)):
         rows, depth = widths[k], widths[k - 1]
         _pack(network, start, rows, depth, packed)
         _pack_transposed(network, start, rows, depth, transposed)
         start += rows * depth
-    return packed, transposed
+    return (
+        Parameters(pose, vote, hidden, vectors, packed, biases),
+        Parameters(pose_back, vote_back, hidden_back, vectors, transposed, biases),
+    )
+
+
+@compiled
+def _room(padded: Any, widths: Any, iterations: Any, kept: Any) -> Any:
+    """Return memory for votes [tiles, 16 * COLUMNS] and for the states of a position."""
+    tiles, units, kind = padded // TOGETHER, widths[0], np.float32
+    rows, deep = 4 * units, widths.sum() - units
+    times, each = (iterations, tiles) if kept else (1, 1)
+    return np.empty((tiles, POSE * COLUMNS), kind), States(
+        fixed=np.empty((tiles, rows * COLUMNS), kind),
+        shared=np.empty(rows * LANES, kind),
+        gates=np.empty((times, each, rows * COLUMNS), kind),
+        cells=np.empty((times, tiles, units * COLUMNS), kind),
+        hiddens=np.empty((times, tiles, units * COLUMNS), kind),
+        layers=np.empty((times, each, deep * COLUMNS), kind),
+        logits=np.empty((padded, LANES), kind),
+        shares=np.empty((iterations + 1, padded, LANES), kind),
+        means=np.empty((iterations + 1, POSE, LANES), kind),
+    )
 
 
 @compiled
@@ -501,24 +582,15 @@ def _fixed_inputs(
 
 @compiled
 def _inputs(
-    fixed: Any,
-    shared: Any,
-    by_coupling: Any,
-    coupling: Any,
-    tile: Any,
-    from_hidden: Any,
-    units: Any,
-    hidden: Any,
-    has_hidden: Any,
-    gates: Any,
+    states: Any, packed: Any, coupling: Any, tile: Any, units: Any, hidden: Any, has_hidden: Any, gates: Any
 ) -> None:
-    """Inputs of the gates [4 * units * COLUMNS]."""
-    share = _row(coupling, tile * COLUMNS)
+    """Inputs of the gates of a tile [4 * units * COLUMNS]."""
+    share, fixed, by_coupling = _row(coupling, tile * COLUMNS), states.fixed[tile], packed.vectors[2]
     for row in range(0, 4 * units, ROWS):
-        block = _block_plus(_block(fixed, row * COLUMNS), shared, row * LANES)
+        block = _block_plus(_block(fixed, row * COLUMNS), states.shared, row * LANES)
         block = _block_plus_scaled(block, by_coupling, row, share)
         if has_hidden:
-            block = _add_products(block, from_hidden, row * units, units, hidden)
+            block = _add_products(block, packed.from_hidden, row * units, units, hidden)
         _store_block(gates, row * COLUMNS, block)
 
 
@@ -527,57 +599,36 @@ def _route(
     votes: Any,
     activation: Any,
     children: Any,
-    from_pose: Any,
-    from_vote: Any,
-    from_hidden: Any,
-    vectors: Any,
-    network: Any,
-    biases: Any,
+    packed: Any,
     widths: Any,
     slots: Any,
     iterations: Any,
     kept: Any,
-    fixed: Any,
-    shared: Any,
-    gates: Any,
-    cells: Any,
-    hiddens: Any,
-    layers: Any,
-    logits: Any,
-    coupling: Any,
-    means: Any,
+    states: Any,
 ) -> None:
-    """All iterations of one position.
-
-    votes [tiles, 16 * COLUMNS]; fixed [tiles, 4U * COLUMNS]; shared [4U * LANES]; logits [n, LANES]; coupling
-    [T + 1, n, LANES], starting with uniform coupling; means [T + 1, 16, LANES]. With `kept` 1, the states of all
-    iterations are kept: gates, layers, cells, hiddens [T, tiles, rows * COLUMNS]. With 0, there is room for one tile of
-    gates and layers, and for one iteration of cells and hiddens.
-    """
-    tiles, units = len(votes), widths[0]
+    """All iterations of one position. votes [tiles, 16 * COLUMNS]; with `kept` 1, all states are kept, with 0 none."""
+    tiles, units, vectors, coupling = len(votes), widths[0], packed.vectors, states.shares
     rows = 4 * units
     coupling[0] = ZERO
     coupling[0, :slots] = ONE / np.float32(slots)
-    _weighed(coupling[0], votes, POSE, means[0])
+    _weighed(coupling[0], votes, POSE, states.means[0])
     for tile in range(tiles):
-        _fixed_inputs(votes[tile], activation, children, tile, from_vote, vectors, rows, fixed[tile])
+        _fixed_inputs(votes[tile], activation, children, tile, packed.from_vote, vectors, rows, states.fixed[tile])
     for t in range(iterations):
         now, last = t * kept, (t - 1) * kept
-        _single_product(from_pose, rows, POSE, means[t], shared)
+        _single_product(packed.from_pose, rows, POSE, states.means[t], states.shared)
         for tile in range(tiles):
-            gate, layer = gates[now, tile * kept], layers[now, tile * kept]
-            cell, hidden = cells[now, tile], hiddens[now, tile]
+            gate, layer = states.gates[now, tile * kept], states.layers[now, tile * kept]
+            cell, hidden = states.cells[now, tile], states.hiddens[now, tile]
             if t == 0:
                 cell[:] = ZERO
             elif kept:
-                cell[:] = cells[last, tile]
-            _inputs(
-                fixed[tile], shared, vectors[2], coupling[t], tile, from_hidden, units, hiddens[last, tile], t > 0, gate
-            )
+                cell[:] = states.cells[last, tile]
+            _inputs(states, packed, coupling[t], tile, units, states.hiddens[last, tile], t > 0, gate)
             _step(gate, units, cell, hidden)
-            _network(hidden, network, biases, widths, layer, logits, tile)
-        _softmax(logits, slots, coupling[t + 1])
-        _weighed(coupling[t + 1], votes, POSE, means[t + 1])
+            _network(hidden, packed.network, packed.biases, widths, layer, states.logits, tile)
+        _softmax(states.logits, slots, coupling[t + 1])
+        _weighed(coupling[t + 1], votes, POSE, states.means[t + 1])
 
 
 @compiled
@@ -627,15 +678,15 @@ def _network_adjoint(
     tile: Any,
     grad_layer: Any,
     grad_hidden: Any,
-    grad_network: Any,
-    grad_last: Any,
-    grad_biases: Any,
+    gradients: Any,
     turned: Any,
 ) -> None:
     """Add the gradients of hidden [U * COLUMNS] and of the network. `transposed` holds the transposed matrices.
 
-    The gradients of the last matrix and of the biases, grad_last and grad_biases, are vectors, still to be summed.
+    gradients: those of the matrices, of the last matrix and of the biases. The last two are vectors, still to be
+    summed.
     """
+    grad_network, grad_last, grad_biases = gradients
     last = len(widths) - 1
     weight, bias = 0, 0
     for k in range(1, len(widths)):
@@ -670,108 +721,63 @@ def _network_adjoint(
 def _forward(
     part: int,
     parts: int,
-    poses: Any,
-    activations: Any,
-    children: Any,
-    weight: Any,
-    from_pose: Any,
-    from_vote: Any,
-    from_hidden: Any,
-    vectors: Any,
-    network: Any,
-    biases: Any,
+    inputs: Inputs,
+    parameters: Parameters,
     widths: Any,
-    slots: int,
+    iterations: int,
     mean: Any,
     combined: Any,
     coupling: Any,
-    iterations: int,
 ) -> None:
     """Poses [B, P, 16, LANES], means of cell states [B, P, U, LANES] and the last coupling [B, P, n, LANES]."""
-    batch, kind = len(poses), np.float32
-    positions, padded = children.shape
-    tiles, units = padded // TOGETHER, widths[0]
-    pose_, vote_, hidden_ = _both_packed(from_pose)[0], _both_packed(from_vote)[0], _both_packed(from_hidden)[0]
-    network_, _ = _both_packed_networks(network, widths)
-    votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, 4 * units * COLUMNS), kind)
-    shared, gates = np.empty(4 * units * LANES, kind), np.empty((1, 1, 4 * units * COLUMNS), kind)
-    cells, hiddens = np.empty((1, tiles, units * COLUMNS), kind), np.empty((1, tiles, units * COLUMNS), kind)
-    layers = np.empty((1, 1, (widths.sum() - units) * COLUMNS), kind)
-    logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
-    means = np.empty((iterations + 1, POSE, LANES), kind)
+    poses, activations, children, weight, slots = inputs
+    batch, (positions, padded) = len(poses), children.shape
+    packed, _ = _both_packed_parameters(parameters, widths)
+    votes, states = _room(padded, widths, iterations, False)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
             _votes(poses[b], children[p], weight, votes)
-            _route(
-                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network_, biases, widths,
-                slots, iterations, 0, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
-            )  # fmt: skip
-            mean[b, p] = means[iterations]
-            coupling[b, p] = shares[iterations]
-            _weighed(shares[iterations], cells[0], units, combined[b, p])
+            _route(votes, activations[b], children[p], packed, widths, slots, iterations, 0, states)
+            mean[b, p] = states.means[iterations]
+            coupling[b, p] = states.shares[iterations]
+            _weighed(states.shares[iterations], states.cells[0], widths[0], combined[b, p])
 
 
 @kernel
 def _backward(
     part: int,
     parts: int,
-    poses: Any,
-    activations: Any,
-    children: Any,
-    weight: Any,
-    from_pose: Any,
-    from_vote: Any,
-    from_hidden: Any,
-    vectors: Any,
-    network: Any,
-    biases: Any,
+    inputs: Inputs,
+    parameters: Parameters,
     widths: Any,
-    slots: int,
+    iterations: int,
     grad_mean: Any,
     grad_combined: Any,
-    grad_poses: Any,
-    grad_activations: Any,
-    grad_weight: Any,
-    grad_from_pose: Any,
-    grad_from_vote: Any,
-    grad_from_hidden: Any,
-    grad_vectors: Any,
-    grad_network: Any,
+    grad_inputs: Inputs,
+    gradients: Parameters,
     grad_last: Any,
-    grad_biases: Any,
-    iterations: int,
 ) -> None:
-    """Add to the gradients. Each part has its own gradients of parameters.
-
-    Those of vectors and biases, and of the network's last matrix, have another axis, the lanes.
-    """
-    batch, kind = len(poses), np.float32
-    positions, padded = children.shape
+    """Add to the gradients of the inputs and parameters; `grad_last` is that of the network's last matrix."""
+    poses, activations, children, weight, slots = inputs
+    batch, (positions, padded), kind = len(poses), children.shape, np.float32
     tiles, units = padded // TOGETHER, widths[0]
     rows, deep = 4 * units, widths.sum() - units
-    (pose_, pose_back), (vote_, vote_back) = _both_packed(from_pose), _both_packed(from_vote)
-    (hidden_, hidden_back), (network_, network_back) = _both_packed(from_hidden), _both_packed_networks(network, widths)
-    votes, fixed = np.empty((tiles, POSE * COLUMNS), kind), np.empty((tiles, rows * COLUMNS), kind)
-    shared, gates = np.empty(rows * LANES, kind), np.empty((iterations, tiles, rows * COLUMNS), kind)
-    cells = np.empty((iterations, tiles, units * COLUMNS), kind)
-    hiddens, none = np.empty_like(cells), np.zeros(units * COLUMNS, kind)
-    layers, grad_layer = np.empty((iterations, tiles, deep * COLUMNS), kind), np.empty(deep * COLUMNS, kind)
-    logits, shares = np.empty((padded, LANES), kind), np.empty((iterations + 1, padded, LANES), kind)
-    means, turned = np.empty((iterations + 1, POSE, LANES), kind), np.empty(max(widths.max(), POSE) * COLUMNS, kind)
+    packed, back = _both_packed_parameters(parameters, widths)
+    votes, states = _room(padded, widths, iterations, True)
+    fixed, shared, gates, cells, hiddens, layers, _, shares, means = states
+    none, grad_layer = np.zeros(units * COLUMNS, kind), np.empty(deep * COLUMNS, kind)
+    turned = np.empty(max(widths.max(), POSE) * COLUMNS, kind)
     grad_votes, grad_cell = np.empty_like(votes), np.empty((tiles, units * COLUMNS), kind)
     grad_hidden = np.empty((tiles, units * COLUMNS), kind)
     grad_shares, grad_next_shares = np.empty((padded, LANES), kind), np.empty((padded, LANES), kind)
     grad_logits, grad_mu = np.empty((padded, LANES), kind), np.empty((POSE, LANES), kind)
-    to_pose, to_vote = grad_from_pose[part].ravel(), grad_from_vote[part].ravel()
-    to_hidden, to_vectors = grad_from_hidden[part].ravel(), grad_vectors[part]
-    to_network, to_last, to_biases = grad_network[part], grad_last[part], grad_biases[part]
+    to_pose, to_vote = gradients.from_pose[part].ravel(), gradients.from_vote[part].ravel()
+    to_hidden, to_vectors = gradients.from_hidden[part].ravel(), gradients.vectors[part]
+    to_network = gradients.network[part], grad_last[part], gradients.biases[part]
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
             _votes(poses[b], children[p], weight, votes)
-            _route(
-                votes, activations[b], children[p], pose_, vote_, hidden_, vectors, network_, biases, widths,
-                slots, iterations, 1, fixed, shared, gates, cells, hiddens, layers, logits, shares, means,
-            )  # fmt: skip
+            _route(votes, activations[b], children[p], packed, widths, slots, iterations, 1, states)
             grad_votes[:] = ZERO
             grad_cell[:] = ZERO
             grad_hidden[:] = ZERO
@@ -788,29 +794,30 @@ def _backward(
                 shared[:] = ZERO
                 for tile in range(tiles):
                     _network_adjoint(
-                        hiddens[t, tile], network, network_back, widths, layers[t, tile], grad_logits, tile,
-                        grad_layer, grad_hidden[tile], to_network, to_last, to_biases, turned,
+                        hiddens[t, tile], parameters.network, back.network, widths, layers[t, tile], grad_logits, tile,
+                        grad_layer, grad_hidden[tile], to_network, turned,
                     )  # fmt: skip
                     gate, before = gates[t, tile], cells[t - 1, tile] if t else none
                     _step_adjoint(gate, units, before, hiddens[t, tile], grad_hidden[tile], grad_cell[tile])
                     if t:
                         _outer(gate, rows, hiddens[t - 1, tile], units, COLUMNS, to_hidden, 0, turned)
-                        _product(hidden_back, 0, units, rows, gate, grad_hidden[tile], False)
-                    _inputs_adjoint(gate, vectors[2], shares[t], tile, fixed[tile], shared, grad_shares, to_vectors[2])
+                        _product(back.from_hidden, 0, units, rows, gate, grad_hidden[tile], False)
+                    by = parameters.vectors[2]
+                    _inputs_adjoint(gate, by, shares[t], tile, fixed[tile], shared, grad_shares, to_vectors[2])
                 _outer(shared, rows, means[t].ravel(), POSE, LANES, to_pose, 0, turned)
-                _single_product(pose_back, POSE, rows, shared, grad_mu)
+                _single_product(back.from_pose, POSE, rows, shared, grad_mu)
                 grad_next_shares[:] = grad_shares
             # grad_mu is now the gradient of the unweighted mean of the votes. The first coupling is a constant.
             _weighed_adjoint(shares[0], votes, POSE, grad_mu, grad_next_shares, grad_votes)
             for tile in range(tiles):
                 _outer(fixed[tile], rows, votes[tile], POSE, COLUMNS, to_vote, 0, turned)
-                _product(vote_back, 0, POSE, rows, fixed[tile], grad_votes[tile], True)
-                _fixed_adjoint(
-                    fixed[tile], activations[b], children[p], tile, vectors[1], grad_activations[b], to_vectors
-                )
+                _product(back.from_vote, 0, POSE, rows, fixed[tile], grad_votes[tile], True)
+                by, to = parameters.vectors[1], grad_inputs.activations[b]
+                _fixed_adjoint(fixed[tile], activations[b], children[p], tile, by, to, to_vectors)
             for slot in range(slots):
                 child, tile, at = children[p, slot], grad_votes[slot // TOGETHER], slot % TOGETHER * LANES
-                vote_adjoint(weight, slot, poses[b, child], tile, at, COLUMNS, grad_weight[part], grad_poses[b, child])
+                to_weight, to = grad_inputs.weight[part], grad_inputs.poses[b, child]
+                vote_adjoint(weight, slot, poses[b, child], tile, at, COLUMNS, to_weight, to)
 
 
 @compiled
