@@ -706,6 +706,7 @@ def test_with_several_draws_the_objective_is_the_importance_weighted_bound() -> 
     net.schedule(0)
     found = net.losses({"images": images})
     many = images.repeat(3, 1, 1, 1)
+    net.schedule(0)
     bounds = net.bound(many, net.infer(many, "training", None))["bound"].double()
     weights = bounds.reshape(3, 2)
     assert weights.std(0).min() > 0, "draws of one image differ"
