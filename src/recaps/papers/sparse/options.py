@@ -19,6 +19,9 @@ class SparseCapsOptions(RoutedNetwork):
     """`sparse`: SPARSECAPS, which reconstructs under the sparse mask. `dense`: all latent capsules ("unmasked")."""
     capsules: int = Field(16, ge=2)
     """Number of latent capsules."""
+    layers: int = Field(1, ge=1)
+    """Layers of latent capsules, each with the same numbers of capsules and dimensions; the paper has one. The decoder
+    reads the last one. If `sparse`, each layer has a mask and boosts of its own."""
     decoder: tuple[Positive, ...] = (512, 1024)
     """Widths of the decoder's hidden layers."""
     mask_grouping: Literal["location", "released"] = "location"

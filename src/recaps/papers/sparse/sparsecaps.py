@@ -121,4 +121,6 @@ class Boosting(nn.Module):
 
 
 def build(options: SparseCapsOptions, image_shape: tuple[int, int, int], classes: int) -> SparseCaps:
-    return SparseCaps(options, image_shape)
+    from recaps.papers.sparse.deeper import DeeperSparseCaps
+
+    return (SparseCaps if options.layers == 1 else DeeperSparseCaps)(options, image_shape)
