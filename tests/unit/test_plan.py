@@ -443,9 +443,10 @@ def test_claims_name_variants_of_the_paper(
 ) -> None:
     """Also those that are left out, or that there are at another scale."""
     shutil.copytree(root / "src/recaps/papers/sparse", tmp_path / "sparse")
-    with open(tmp_path / "sparse/claims.yaml", "a", encoding="utf-8") as file:
-        measure = f"measure: {{variant: {variant}, metric: b}}, published: 1, tolerance: 1"
-        file.write(f"  - {{id: sparse/table-1/a, kind: number, where: b, statement: c, reason: d, {measure}}}\n")
+    measure = f"measure: {{variant: {variant}, metric: b}}, published: 1, tolerance: 1"
+    claim = f"  - {{id: sparse/table-1/a, kind: number, where: b, statement: c, reason: d, {measure}}}\n"
+    file = tmp_path / "sparse/claims.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("\nclaims:\n", f"\nclaims:\n{claim}", 1), encoding="utf-8")
     scales = {"scales": {"paper": {"variants": {"wide": {}}}}, "variants": {"dense": {}}}
     (tmp_path / "sparse/paper.yaml").write_text(json.dumps(scales))
     monkeypatch.setattr("recaps.plan.checks.FOLDER", tmp_path)
