@@ -32,8 +32,7 @@ rule prepare_dataset:
         mem_mb=growing(4000),
         runtime=growing(30),
     params:
-        identity=plan.identity("prepare_dataset"),
-        source=plan.preparation,
+        **plan.params("prepare_dataset"),
     message:
         "Preparing {wildcards.dataset}/{wildcards.split}"
     script:

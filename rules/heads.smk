@@ -17,11 +17,7 @@ rule evaluate_heads:
         mem_mb=growing(10000),
         runtime=growing(240),
     params:
-        identity=plan.identity("evaluate_heads"),
-        code=plan.identities.heads_code,
-        checkpoints=plan.checkpoints,
-        heads=plan.fitted_heads,
-        kept=plan.kept_heads,
+        **plan.params("evaluate_heads"),
     message:
         "Heads of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:

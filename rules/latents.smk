@@ -21,13 +21,7 @@ rule read_model:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        identity=plan.identity("read_model"),
-        checkpoints=plan.checkpoints,
-        codes=plan.identities.read_model_codes,
-        latents=plan.latents_of,
-        probes=plan.probes_of,
-        test=plan.probed_set,
-        heads=plan.unfitted_heads,
+        **plan.params("read_model"),
     message:
         "Latents and probes of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:

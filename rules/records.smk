@@ -16,10 +16,7 @@ rule record_run:
         mem_mb=growing(8000),
         runtime=growing(60),
     params:
-        identity=plan.identity("record_run"),
-        checkpoints=plan.checkpoints,
-        project=plan.measured_variant,
-        beside=lambda wildcards: plan.beside(wildcards.paper, wildcards.variant, int(wildcards.seed)),
+        **plan.params("record_run"),
     message:
         "Record of {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed}"
     script:

@@ -26,11 +26,7 @@ rule train_variant:
         runs_per_gpu=1,
         shared_time_percent=200,
     params:
-        identity=plan.identity("train_variant"),
-        settings=plan.training,
-        has_model_of=plan.has_model_of,
-        # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
-        checkpoints=plan.checkpoints,
+        **plan.params("train_variant"),
     message:
         "Training {wildcards.paper}/{wildcards.variant}, seed {wildcards.seed} (progress: {log})"
     script:
@@ -55,9 +51,7 @@ rule time_steps:
         mem_mb=growing(16000),
         runtime=growing(60),
     params:
-        identity=plan.identity("time_steps"),
-        variants=plan.timed_variants,
-        options=plan.timing_options,
+        **plan.params("time_steps"),
     message:
         "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"
     script:

@@ -49,12 +49,7 @@ class Identities:
                 "variants": self.plan.timed_variants(names),
                 **self.plan.timing_options(names),
             },
-            "read_model": lambda names: {
-                "latents": self.plan.latents_of(names),
-                "probes": self.plan.probes_of(names),
-                "test": self.plan.probed_set(names),
-                "heads": self.plan.unfitted_heads(names),
-            },
+            "read_model": lambda names: {name: value(names) for name, value in self.reading().items()},
             "evaluate_heads": self.plan.fitted_heads,
             "record_run": self._measuring,
             "collect_metrics": self.plan.measured,
@@ -101,6 +96,16 @@ class Identities:
             "draw_figures": drawing("draw_figures", "figures"),
             "score_claims": drawing("score_claims"),
             "build_report": drawing("build_report"),
+        }
+
+    def reading(self) -> dict[str, Callable[[Any], Any]]:
+        """Return the settings of what is read from a trained model."""
+        plan = self.plan
+        return {
+            "latents": plan.latents_of,
+            "probes": plan.probes_of,
+            "test": plan.probed_set,
+            "heads": plan.unfitted_heads,
         }
 
     def read_model_codes(self, wildcards: Any) -> dict[str, str]:
@@ -154,7 +159,7 @@ class Identities:
             "heads": untitled(paper.heads),
             "protocols": untitled(paper.protocols),
             "datasets": self.plan.project.replaced,
-            "beside": self.plan.beside(wildcards.paper, wildcards.variant, int(wildcards.seed)),
+            "beside": self.plan.beside_of(wildcards),
         }
 
     def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:

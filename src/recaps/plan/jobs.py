@@ -116,44 +116,34 @@ def needed(jobs: Sequence[Job], files: Iterable[str]) -> list[Job]:
     return found[::-1]
 
 
+def params(plan: Plan, stage: str) -> dict[str, Callable[[Any], Any]]:
+    """Return the params of a stage that belongs to a set, a run or a timing, as functions of its wildcards."""
+    identities = plan.identities
+    own: dict[str, dict[str, Callable[[Any], Any]]] = {
+        "prepare_dataset": {"source": plan.preparation},
+        "train_variant": {"settings": plan.training, "has_model_of": plan.has_model_of},
+        "time_steps": {"variants": plan.timed_variants, "options": plan.timing_options},
+        "read_model": {**identities.reading(), "codes": identities.read_model_codes},
+        "evaluate_heads": {"heads": plan.fitted_heads, "kept": plan.kept_heads, "code": identities.heads_code},
+        "record_run": {"project": plan.measured_variant, "beside": plan.beside_of},
+    }
+    # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
+    kept = {"checkpoints": plan.checkpoints} if stage not in ("prepare_dataset", "time_steps") else {}
+    return {"identity": plan.identity(stage), **kept, **own[stage]}
+
+
 def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
     """Return what Snakemake would pass to the script of a job that belongs to a set or a run."""
     names = job.names
-    params: dict[str, dict[str, Callable[[], Any]]] = {
-        "prepare_dataset": {"source": lambda: plan.preparation(names)},
-        "train_variant": {
-            "settings": lambda: plan.training(names),
-            "has_model_of": lambda: plan.has_model_of(names),
-        },
-        "read_model": {
-            "codes": lambda: plan.identities.read_model_codes(names),
-            "latents": lambda: plan.latents_of(names),
-            "probes": lambda: plan.probes_of(names),
-            "test": lambda: plan.probed_set(names),
-            "heads": lambda: plan.unfitted_heads(names),
-        },
-        "evaluate_heads": {
-            "code": lambda: plan.identities.heads_code(names),
-            "heads": lambda: plan.fitted_heads(names),
-            "kept": lambda: plan.kept_heads(names),
-        },
-        "record_run": {
-            "project": lambda: plan.measured_variant(names),
-            "beside": lambda: plan.beside(names.paper, names.variant, names.seed),
-        },
-    }
-    chosen = Names({name: value() for name, value in params[job.stage].items()}, identity=job.identity())
     sets: dict[str, list[str]] = {}
     if job.stage == "train_variant":
         sets = {"dataset": plan.training_set(names), "test": plan.evaluation_set(names)}
         sets["start"] = plan.start_of(names)
-    if "variant" in names:
-        chosen["checkpoints"] = plan.checkpoints(names)
     return Names(
         wildcards=names,
         input=Names({Path(file).stem: file for file in reversed(job.inputs)}, every=job.inputs, **sets),
         output=Names({Path(file).stem: Path(file) for file in job.outputs}),
-        params=chosen,
+        params=Names({name: value(names) for name, value in params(plan, job.stage).items()}),
         config=plan.project.config.model_dump(),
         resources={},
         threads=threads,

@@ -167,6 +167,9 @@ class Plan:
         seeds = {name: self.project.seeds_of(variants[name]) for name in variants[variant].beside}
         return {name: seed if seed in each else each[0] for name, each in seeds.items()}
 
+    def beside_of(self, wildcards: Any) -> dict[str, int]:
+        return self.beside(wildcards.paper, wildcards.variant, int(wildcards.seed))
+
     def models(self) -> list[str]:
         return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
 
@@ -517,6 +520,10 @@ class Plan:
         return 2 if "svm" in kinds and not self.project.scale.stand_in else 1
 
     # Jobs
+
+    def params(self, stage: str) -> dict[str, Callable[[Any], Any]]:
+        """Return the params of the rule of a stage."""
+        return jobs.params(self, stage)
 
     def identity(self, stage: str) -> Callable[[Any], dict[str, Any]]:
         """Return a function of wildcards that returns `settings` and `modules` of a stage's result."""
