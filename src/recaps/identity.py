@@ -26,6 +26,9 @@ Identity = Mapping[str, Mapping[str, Any]]
 
 _NONE = object()
 
+#: Settings that change no number.
+BOOKKEEPING = {"training.tensorboard"}
+
 #: Options that have moved, from a section and name to another section and name.
 MOVED = {("model", "warmup_steps"): ("training", "warmup")}
 
@@ -58,6 +61,8 @@ def _settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     # As JSON, in which a tuple is a list and all keys are texts.
     before, after = (dict(_flat(json.loads(json.dumps(each)))) for each in (as_today(was), now))
     for name in dict.fromkeys([*before, *after]):
+        if name in BOOKKEEPING:
+            continue
         old, new = before.get(name, _NONE), after.get(name, _NONE)
         if old != new:
             yield f"{name}: {_text(old)} -> {_text(new)}"

@@ -57,7 +57,7 @@ images, labels = recaps.examples("{name}")  # eight test images
 | | |
 | --- | --- |
 | data | {data} |
-| training | {steps:,} steps of {batch} images, seed {seed}, scale `{scale}`, {minutes:.0f} minutes on {device} |
+| training | {steps} steps of {batch} images, seed {seed}, scale `{scale}`, {minutes:.0f} minutes on {device} |
 | parameters | {parameters:,} |
 | accuracy | {accuracy:.2f} % of {tested:,} test images ({by}) |
 | stored in | {precision}; before, the accuracy was {before:.2f} % |
@@ -133,6 +133,7 @@ def card(record: Mapping[str, Any]) -> str:
     config, data, shipped = record["config"], record["dataset"], record["shipped"]
     about = read_yaml(FOLDER / config["paper"] / "paper.yaml")
     kind = "stand-in data, so the numbers mean nothing" if data["stand_in"] else "official files"
+    steps, planned = record["steps"], config["training"]["steps"]
     variant = about["variants"].get(config["variant"], {})
     return CARD.format(
         title=variant.get("title", config["variant"]),
@@ -141,7 +142,7 @@ def card(record: Mapping[str, Any]) -> str:
         reference=about["reference"],
         data=f"{data['title']}, {data['n']:,} training images ({kind})",
         dataset=data["title"],
-        steps=record["steps"],
+        steps=f"{steps:,}" if steps == planned else f"{steps:,} of {planned:,}",
         batch=config["training"]["batch_size"],
         seed=config["seed"],
         scale=config["scale"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+from contextlib import redirect_stderr
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import snakemake_logger_plugin_progress
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_progress import LogHandler, Progress
+
+from recaps.training.run import _report
 
 pytestmark = pytest.mark.unit
 
@@ -25,6 +29,20 @@ def test_the_line_names_share_times_and_a_job() -> None:
     progress.done, progress.running = 4, {}
     assert progress.complete
     assert progress.line(80) == "100 %  4 of 4 jobs  1:10 min so far"
+
+
+def test_a_running_training_tells_loss_and_time_left(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    progress = Progress(4, started=0)
+    progress.running, progress.logs = {1: "Training a", 2: "Drawing b"}, {1: [log], 2: [tmp_path / "none.log"]}
+    assert progress.line(5).endswith("so far  Drawing b")
+    log.write_text("continuing from step 50\n")
+    assert progress.line(5).endswith("so far  Drawing b")
+    with log.open("a") as file, redirect_stderr(file):
+        for step in (100, 200):
+            row = {"step": step, "seconds": step / 10, "images_per_second": 128, "learning_rate": 0.001}
+            _report(row | {"loss": 25 / step, "margin": 1.0}, 1000)
+    assert progress.line(5) == "  0 %  0 of 4 jobs  0:05 min so far  loss 0.125, 1:20 min left:  Training a"
 
 
 class Terminal(io.StringIO):

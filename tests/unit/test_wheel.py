@@ -19,7 +19,7 @@ import pickle
 import sys
 
 import numpy as np
-from recaps import CapsuleClassifier, CapsuleEncoder, load
+from recaps import CapsuleClassifier, CapsuleEncoder, list_models, load
 
 lacking = ("numba", "snakemake", "dvc", "matplotlib", "pandas")
 random = np.random.default_rng(0)
@@ -37,6 +37,9 @@ for options in (
 for name in ("sparsecaps", "scae"):
     encoder = CapsuleEncoder(name, steps=2, batch_size=4, random_state=0, device="cpu").fit(images)
     assert np.isfinite(encoder.transform(images)).all()
+for name in list_models():
+    load(name, device="cpu")
+assert list_models()
 print("trained, saved and loaded", *(name for name in lacking if name in sys.modules))
 """
 

@@ -2,16 +2,20 @@
 
 Use it as `PYTHONPATH=workflow snakemake --logger progress`.
 
-Messages about single jobs are left out, except errors. On a terminal the line is rewritten in place; elsewhere, as in a
-log of CI, a new line follows every twentieth of the jobs.
+Messages about single jobs are left out, except errors. On a terminal the line is rewritten in place, and names the loss
+and the time left of a running training, from its log; elsewhere, as in a log of CI, a new line follows every twentieth
+of the jobs.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -21,6 +25,10 @@ from snakemake_interface_logger_plugins.common import LogEvent
 COUNTED = (LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.SHELLCMD)
 #: Lines where there is no terminal.
 LINES = 20
+#: Seconds between two looks at the logs of trainings.
+SECONDS = 2
+#: A row of a training's log.
+ROW = re.compile(r"^step +\d+/\d+ .*? (\d+) s left .*?loss (\S+)", re.MULTILINE)
 #: Starts of the messages at the end of a run. Others, such as "Select jobs to execute...", come with each job.
 LAST = ("Complete log", "Elapsed time")
 
@@ -39,6 +47,13 @@ class LogHandler(LogHandlerBase):
         self._terminal = self._stream.isatty()
         self._progress: Progress | None = None
         self._shown = 0
+        if self._terminal:
+            threading.Thread(target=self._refresh, daemon=True).start()
+
+    def _refresh(self) -> None:
+        while not threading.Event().wait(SECONDS):
+            if self._progress and self._progress.running:
+                self._draw(self._progress)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -67,6 +82,7 @@ class LogHandler(LogHandlerBase):
             return
         if event == LogEvent.JOB_INFO:
             self._progress.running[record.jobid] = record.rule_msg or record.rule_name
+            self._progress.logs[record.jobid] = [Path(file) for file in getattr(record, "log", None) or ()]
         elif event == LogEvent.JOB_FINISHED:
             self._progress.running.pop(record.job_id)
             self._progress.done += 1
@@ -75,9 +91,13 @@ class LogHandler(LogHandlerBase):
                 self._shown = lines
                 self._print(self._progress.line(time.monotonic()))
         if self._terminal:
-            self._stream.write(_CLEAR + self._progress.line(time.monotonic())[: shutil.get_terminal_size().columns - 1])
-            self._stream.write("\n" * self._progress.complete)
-            self._stream.flush()
+            self._draw(self._progress)
+
+    def _draw(self, progress: Progress) -> None:
+        """Rewrite the line of the terminal."""
+        line = progress.line(time.monotonic())[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(_CLEAR + line + "\n" * progress.complete)
+        self._stream.flush()
 
     def _print(self, text: str) -> None:
         """Print text in place of the line."""
@@ -97,6 +117,8 @@ class Progress:
         self.done = 0
         #: Messages of the jobs that run.
         self.running: dict[int, str] = {}
+        #: Their log files.
+        self.logs: dict[int, list[Path]] = {}
 
     @property
     def complete(self) -> bool:
@@ -109,7 +131,17 @@ class Progress:
         if 0 < self.done < self.total:
             times += f", about {_clock(passed * (self.total - self.done) / self.done)} left"
         shown = f"{100 * self.done // self.total:3d} %  {self.done} of {self.total} jobs"
-        return "  ".join([shown, times, *list(self.running.values())[-1:]])
+        jobs = list(self.running.items())[::-1]
+        trainings = [(self._training(job), message) for job, message in jobs]
+        return "  ".join([shown, times, *next((each for each in trainings if each[0]), [text for _, text in jobs[:1]])])
+
+    def _training(self, job: int) -> str:
+        """Return the loss and the time left of a training, from the last row of its log; empty for other jobs."""
+        for log in self.logs.get(job, ()):
+            if log.is_file() and (rows := ROW.findall(log.read_text(encoding="utf-8", errors="replace")[-2000:])):
+                left, loss = rows[-1]
+                return f"loss {loss}, {_clock(float(left))} left:"
+        return ""
 
 
 def _clock(seconds: float) -> str:

@@ -60,6 +60,9 @@ class Training(Section):
     the host needs to launch them. Other devices, and models that cannot be recorded, take ordinary steps."""
     log_every: int = Field(50, ge=1)
     """Steps between two rows of the history."""
+    tensorboard: bool = False
+    """Write each row of the history, and a grid of reconstructions, for TensorBoard (docs/running.md, Watching). It
+    changes no number and makes no run new."""
     snapshots: Steps = {}
     """Steps after which the weights are kept beside the final ones: a list, or a mapping from names to steps. In
     `latents` and `protocols`, `mnist/test@1000` names the latents of the snapshot after 1,000 steps, and

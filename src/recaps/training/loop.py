@@ -56,7 +56,7 @@ def fit(
     checkpoint_seconds: float = 120,
     start: dict[str, Any],
     test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
-    report: Callable[[dict[str, float]], None] = lambda row: None,
+    report: Callable[[dict[str, float], bool], None] = lambda row, new: None,
 ) -> Progress:
     """Train `model` for all its steps, from the checkpoint in `folder` if there is one.
 
@@ -70,7 +70,7 @@ def fit(
         start: description of this start, for the record.
         test: returns the test error in percent, every `evaluate_every` steps. It should call its argument often, to
             keep the lease.
-        report: called with every row of the history, first with those of earlier starts.
+        report: called with every row of the history and whether it is new, first with those of earlier starts.
 
     Raises:
         Interrupted: the process received SIGTERM, SIGHUP or SIGINT; the state is saved.
@@ -86,7 +86,7 @@ def fit(
         unfinished = progress.step < training.steps
         _add_start(progress, start, folder, unfinished)
         for row in progress.history:  # so that the log is whole
-            report(row)
+            report(row, False)
         if progress.step and unfinished:
             print(f"continuing from step {progress.step} of {training.steps}", file=sys.stderr, flush=True)
         clock, saved = time.perf_counter(), time.perf_counter()
@@ -105,8 +105,8 @@ def fit(
                 row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
                 if testing:
                     row["test_error"] = test(lease.touch)
-                    clock = time.perf_counter()  # evaluation does not count as training time
-                report(row)
+                report(row, True)
+                clock = time.perf_counter()  # evaluation does not count as training time
             stopping = stop.requested
             saving = stopping or time.perf_counter() - saved > checkpoint_seconds
             if saving and not logging:

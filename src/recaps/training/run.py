@@ -26,6 +26,7 @@ from recaps.models.model import Model
 from recaps.training import checkpoint, machine, saved
 from recaps.training import device as devices
 from recaps.training.batches import Batches, view_shape
+from recaps.training.board import Board
 from recaps.training.images import images_of
 from recaps.training.lease import Lease
 from recaps.training.loop import Progress, fit
@@ -103,6 +104,13 @@ def train(
         model, batches = fresh(training)
         resolved = {**identity, "seed": seed, **settings, "training": training.model_dump(mode="json")}
         resolved["data"] = "/".join(dataset.parts[-2:])
+        board = Board(folder / "tensorboard", model, batches) if training.tensorboard else None
+
+        def report(row: dict[str, float], new: bool) -> None:
+            _report(row, training.steps)
+            if board:
+                board.add(row, pictures=new)
+
         progress = fit(
             model,
             batches,
@@ -114,7 +122,7 @@ def train(
             | {"precision": devices.resolve(where, training.precision), "torch": str(torch.__version__)}
             | dict(given or {}),
             test=_tester(model, test, training, where),
-            report=lambda row: _report(row, training.steps),
+            report=report,
         )
     _save(model, folder, training, out / "model.safetensors")
     io.write_json(out / "config.json", resolved | {"image_shape": list(shape), "classes": _classes(arrays)})
