@@ -26,8 +26,8 @@ Identity = Mapping[str, Mapping[str, Any]]
 
 _NONE = object()
 
-#: Settings that change no number.
-BOOKKEEPING = {"training.tensorboard"}
+#: Ends of the names of settings that change no number.
+BOOKKEEPING = ("training.tensorboard",)
 
 #: Options that have moved, from a section and name to another section and name.
 MOVED = {("model", "warmup_steps"): ("training", "warmup")}
@@ -61,7 +61,7 @@ def _settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     # As JSON, in which a tuple is a list and all keys are texts.
     before, after = (dict(_flat(json.loads(json.dumps(each)))) for each in (as_today(was), now))
     for name in dict.fromkeys([*before, *after]):
-        if name in BOOKKEEPING:
+        if name.endswith(BOOKKEEPING):
             continue
         old, new = before.get(name, _NONE), after.get(name, _NONE)
         if old != new:

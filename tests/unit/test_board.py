@@ -63,7 +63,8 @@ def test_events_are_the_history_and_pictures(tmp_path: Path, model: str) -> None
 
 
 def test_it_makes_no_run_new() -> None:
-    plain, watched = ({"settings": {"training": Training(tensorboard=each).model_dump()}} for each in (False, True))
+    settings = [{"training": Training(tensorboard=each).model_dump()} for each in (False, True)]
+    plain, watched = ({"settings": each | {"variants": {"supcaps": each}}} for each in settings)
     assert differences(plain, watched) == differences(watched, plain) == []
 
 
