@@ -92,6 +92,7 @@ lint: environment ## Check style, types, workflow and generated files
 	@$(BIN)/snakemake --lint
 	@$(BIN)/python -m recaps.config.manual
 	@$(BIN)/python envs/lock.py
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 format: environment ## Format code and workflow
 	@$(BIN)/ruff check --fix-only --quiet .
