@@ -15,6 +15,15 @@ from recaps.report.html import READINGS
 pytestmark = pytest.mark.unit
 
 PUBLISHED = "results/published/desk"
+#: What is not typed by hand or is no number of ours: findings, code, addresses of links, names of parts of a paper.
+NOT_COUNTED = re.compile(
+    r"<!-- findings .*?<!-- /findings -->|^```.*?^```|`[^`]*`|(?<=\])\([^)]*\)"
+    r"|(?i:equations?|eqs?\.|sections?|tables?|figures?|algorithm|procedure) [\dIV.]+(?:(?:, | and | to )\d[\d.]*)*",
+    re.DOTALL | re.MULTILINE,
+)
+#: How many other numbers a paper's page may have: those that the paper prints, and settings. Results of ours belong
+#: into `findings.md.j2`, which takes them from the records, or into the table of a study.
+NUMBERS = {"comparison": 20, "consensus": 75, "discriminative": 70, "experts": 45, "probabilistic": 70, "sparse": 45}
 
 
 def test_the_readme_is_short(root: Path) -> None:
@@ -25,6 +34,13 @@ def test_the_readme_is_short(root: Path) -> None:
 def test_equations_and_code_come_first(paper: str) -> None:
     text = (FOLDER / paper / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^## .*", text, re.MULTILINE)[0] == "## Where to find it"
+
+
+@pytest.mark.parametrize("paper", names())
+def test_results_are_not_typed_into_a_papers_page(paper: str) -> None:
+    words = NOT_COUNTED.sub("", (FOLDER / paper / "README.md").read_text(encoding="utf-8"))
+    numbers = re.findall(r"(?<![A-Za-z])\d[\d.,]*", words)
+    assert len(numbers) <= NUMBERS.get(paper, 50), numbers
 
 
 @pytest.mark.parametrize("paper", names())
