@@ -585,3 +585,13 @@ def test_the_real_decoder_is_that_of_the_run(tmp_path: Path, project: Project) -
         expected = loaded.decode(torch.from_numpy(alone), torch.ones(2, 10))[:, 0]
     assert pictures.shape == (2, 28, 28)
     np.testing.assert_allclose(pictures, expected, rtol=1e-5)
+
+
+def test_a_run_that_is_not_tested_during_training_has_its_last_error_alone(tmp_path: Path) -> None:
+    project = config(**{"mnist-l2-fc": {"training": {"evaluate_every": 0}}})
+    results = made_results.frame(tmp_path, project, "discriminative", (0,), _run)
+    file = results.run("mnist-l2-fc", 0) / "history.csv"
+    pd.read_csv(file).drop(columns="test_error").to_csv(file, index=False)
+    rows = {row[2]: row[3] for row in record.record(made_results.run_of(results, "mnist-l2-fc", 0)).rows}
+    assert rows["error"] == pytest.approx(3)
+    assert "lowest-error" not in rows

@@ -53,15 +53,14 @@ def record(run: Run) -> Record:
 
 
 def _errors(run: Run) -> list[MetricRow]:
-    """The test error after training, and what the run's own curve tells of its convergence."""
+    """The test error after training, and what the run's own curves tell of its convergence."""
     result, on = run.head("argmax", run.settings.heads["argmax"][0]), _tested_on(run)
-    curve, n = run.evaluations(), int(result["n"])
-    watched = n if (chosen := run.settings.training.evaluate_images) is None else min(chosen, n)
-    return [
-        run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n),
-        run.number("lowest-error", curve["test_error"].min(), "percent", on, n=watched),
-        run.number("loss-last-fifth", last_fifth(run.history()), "percent"),
-    ]
+    n = int(result["n"])
+    rows = [run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n)]
+    if run.settings.training.evaluate_every:
+        watched = n if (chosen := run.settings.training.evaluate_images) is None else min(chosen, n)
+        rows.append(run.number("lowest-error", run.evaluations()["test_error"].min(), "percent", on, n=watched))
+    return [*rows, run.number("loss-last-fifth", last_fifth(run.history()), "percent")]
 
 
 def _tested_on(run: Run) -> str:
