@@ -43,6 +43,16 @@ def listing(path: Path) -> list[str]:
     return names
 
 
+def zip_problem(path: Path) -> str | None:
+    """Return why a download is not a whole zip archive, or None."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except Exception as error:  # zipfile raises many kinds for broken bytes
+        return f"not a whole zip archive ({error})"
+    return damaged and f"member {damaged} is damaged"
+
+
 def broken(path: Path, problem: str) -> UserError:
     """Return the error for an invalid raw file; `problem` may be several lines."""
     return UserError(f"{path}: {' '.join(problem.split())}; delete it and run `snakemake data` again")

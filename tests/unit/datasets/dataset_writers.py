@@ -22,10 +22,34 @@ def idx(path: Path, values: np.ndarray, *, magic: bytes | None = None) -> Path:
     return path
 
 
-def norb(path: Path, values: np.ndarray, magic: int) -> Path:
+def matrix(values: np.ndarray, magic: int) -> bytes:
     sizes = [*values.shape, *[1] * (3 - values.ndim)]
-    header = struct.pack(f"<Ii{len(sizes)}i", magic, values.ndim, *sizes)
-    path.write_bytes(gzip.compress(header + values.tobytes()))
+    return struct.pack(f"<Ii{len(sizes)}i", magic, values.ndim, *sizes) + values.tobytes()
+
+
+def norb(path: Path, values: np.ndarray, magic: int) -> Path:
+    path.write_bytes(gzip.compress(matrix(values, magic)))
+    return path
+
+
+def norb_zip(path: Path, images: np.ndarray, labels: np.ndarray, info: np.ndarray) -> Path:
+    """Write the scenes of a split as the hub's zip archives have them."""
+    parts = {"dat": (images, 0x1E3D4C55), "cat": (labels, 0x1E3D4C54), "info": (info, 0x1E3D4C54)}
+    return zipped(path, {f"smallnorb-{name}.mat": matrix(*part) for name, part in parts.items()})
+
+
+def norb_parquet(path: Path, images: np.ndarray, labels: np.ndarray, info: np.ndarray, **change: Any) -> Path:
+    """Write the scenes of a split as the hub's Parquet files have them. `change` replaces columns, or omits them."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns: dict[str, Any] = {
+        name: pa.array([{"bytes": png(scene[camera]), "path": None} for scene in images])
+        for camera, name in enumerate(("image_lt", "image_rt"))
+    }
+    columns |= {"category": labels, **dict(zip(("instance", "elevation", "azimuth", "lighting"), info.T, strict=True))}
+    columns = {name: column for name, column in {**columns, **change}.items() if column is not None}
+    parquet.write_table(pa.table(columns), path)
     return path
 
 
@@ -63,6 +87,12 @@ def affnist_fields(n: int, seed: int = 0) -> dict[str, Any]:
         "human_readable_transform": random.normal(size=(6, n)),
         "original_id": np.arange(1, n + 1, dtype=np.uint32)[None] % 7 + 1,
     }
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def jpeg(pixels: np.ndarray) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import dataset_writers as write
 import numpy as np
 import pytest
 
-from recaps.datasets.formats import affnist, cifar, idx, jpegzip, smallnorb
+from recaps.datasets.formats import affnist, cifar, idx, jpegzip, norbparquet, smallnorb
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
@@ -129,12 +132,16 @@ def test_cifar_malformed(tmp_path: Path) -> None:
 # smallNORB
 
 
-def norb_files(folder: Path, n: int = 4, **change: object) -> list[Path]:
+def norb_parts(n: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(2)
     images = random.integers(0, 256, (n, 2, 96, 96), dtype=np.uint8)
     labels = np.arange(n, dtype="<i4") % 5
     info = np.array([[4, 0, 0, 0], [6, 8, 34, 5], [9, 3, 12, 2], [8, 1, 2, 1]] * n, "<i4")[:n]
-    parts = {"dat": images, "cat": labels, "info": info, **change}
+    return images, labels, info
+
+
+def norb_files(folder: Path, **change: object) -> list[Path]:
+    parts = {**dict(zip(("dat", "cat", "info"), norb_parts(), strict=True)), **change}
     magics = {"dat": BYTE, "cat": INT32, "info": INT32}
     return [write.norb(folder / f"{name}.mat.gz", np.asarray(parts[name]), magics[name]) for name in magics]
 
@@ -196,6 +203,89 @@ def test_smallnorb_data_cut_inside_a_whole_gzip(tmp_path: Path) -> None:
     dat.write_bytes(gzip.compress(gzip.decompress(dat.read_bytes())[:-1]))
     with fails("need 73752 bytes, found 73751"):
         smallnorb.read_matrix(dat)
+
+
+def test_smallnorb_in_zip_is_the_official_one(tmp_path: Path) -> None:
+    path = write.norb_zip(tmp_path / "train.zip", *norb_parts())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("__MACOSX/._smallnorb-dat.mat", b"hidden")
+    same_scenes(smallnorb.read_zip(path, "train", expected_n=4), norb_files(tmp_path))
+    with fails("instance 4 is none of"):
+        smallnorb.read_zip(path, "test", expected_n=4)
+    with fails(r"expected uint8 \(5, 2, 96, 96\)"):
+        smallnorb.read_zip(path, "train", expected_n=5)
+    with fails(r"0 files \*-dat.mat, expected 1"):
+        smallnorb.read_zip(write.zipped(path, {"a-cat.mat": b""}), "train", expected_n=4)
+    with fails("header is cut short"):
+        smallnorb.read_zip(write.zipped(path, {"a-dat.mat": b""}), "train", expected_n=4)
+
+
+def test_smallnorb_in_parquet_is_the_official_one(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = write.norb_parquet(tmp_path / "train.parquet", *norb_parts(5))
+    assert norbparquet.problem(path) is None
+    five = dict(zip(("dat", "cat", "info"), norb_parts(5), strict=True))
+    images, labels, factors = norbparquet.read(path, "train", expected_n=5)
+    same_scenes((images, labels, factors), norb_files(tmp_path, **five))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert norbparquet.problem(path) == "not a whole Parquet file"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"azimuth": None},
+            r"no column azimuth \(it has image_lt, image_rt, category, instance, elevation, lighting\)",
+        ),
+        ({"image_rt": None}, "no column image_rt"),
+        ({"image_lt": [b"png"] * 4}, "not a Parquet file of scenes"),
+        ({"image_lt": [{"path": "a.png"}] * 4}, "not a Parquet file of scenes"),
+        ({"image_rt": [{"bytes": None}] * 4}, "image_rt of row 0 is not a whole PNG picture"),
+        ({"image_rt": [{"bytes": write.jpeg(np.zeros((96, 96), np.uint8))}] * 4}, "is not a whole PNG picture"),
+        (
+            {"image_rt": [{"bytes": write.png(np.zeros((96, 95), np.uint8))}] * 4},
+            r"L \(95, 96\), expected L \(96, 96\)",
+        ),
+        ({"image_lt": [{"bytes": write.png(np.zeros((96, 96, 3), np.uint8))}] * 4}, "image_lt of row 0 is RGB"),
+        ({"category": [0, 1, 2, None]}, r"float64 \(4,\), expected int32 \(4,\)"),
+        ({"category": ["car"] * 4}, "not a Parquet file of scenes"),
+        ({"category": [0, 1, 2, 5]}, "label 5 is none of"),
+        ({"azimuth": [0, 1, 2, 3]}, "azimuth 1 is none of"),
+        ({"instance": [0, 1, 2, 3]}, "instance 0 is none of"),
+    ],
+)
+def test_smallnorb_in_malformed_parquet(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    pytest.importorskip("pyarrow")
+    path = write.norb_parquet(tmp_path / "train.parquet", *norb_parts(), **change)
+    with fails(f"train.parquet: .*{message}"):
+        norbparquet.read(path, "train", expected_n=4)
+
+
+def test_smallnorb_in_cut_parquet_or_of_another_length(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = write.norb_parquet(tmp_path / "train.parquet", *norb_parts())
+    with fails(r"expected uint8 \(5, 2, 96, 96\)"):
+        norbparquet.read(path, "train", expected_n=5)
+    path.write_bytes(path.read_bytes()[:100])
+    with fails("not a Parquet file"):
+        norbparquet.read(path, "train", expected_n=4)
+
+
+def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"\A.*pyarrow is missing; `pip install pyarrow` .*\Z"):
+        norbparquet.read(tmp_path / "train.parquet", "train", expected_n=4)
+
+
+def same_scenes(found: smallnorb.Scenes, official: list[Path]) -> None:
+    """Compare scenes with those of the official files, bit by bit."""
+    images, labels, factors = smallnorb.read(official, "train", expected_n=len(found[0]))
+    for one, other in ((found[0], images), (found[1], labels)):
+        np.testing.assert_array_equal(one, other, strict=True)
+    assert list(found[2]) == list(factors)
+    for name, values in factors.items():
+        np.testing.assert_array_equal(found[2][name], values, strict=True)
 
 
 # affNIST

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from recaps.datasets.archive import broken, members
 from recaps.datasets.formats.cifar import CLASSES
+from recaps.datasets.formats.picture import decode
 
 _SIZE = 32
 
@@ -29,7 +29,7 @@ def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uin
         match = re.fullmatch(rf"{split}/([^/]+)/(\d+)\.jpg", name)
         if match is None or match[1] not in CLASSES:
             raise broken(path, f"unexpected member {name}, expected {split}/<class>/NNNN.jpg of a CIFAR-10 class")
-        found.append((int(match[2]), CLASSES.index(match[1]), _decode(path, name, content)))
+        found.append((int(match[2]), CLASSES.index(match[1]), decode(path, name, content, "JPEG", "RGB", _SIZE)))
     if len(found) != expected_n:
         raise broken(path, f"{len(found)} images in split {split!r}, expected {expected_n}")
     found.sort(key=lambda item: item[:2])
@@ -37,15 +37,3 @@ def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uin
     for row, (_, _, pixels) in enumerate(found):
         images[row] = pixels.transpose(2, 0, 1)
     return images, np.array([label for _, label, _ in found], np.int64)
-
-
-def _decode(path: Path, name: str, content: bytes) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content), formats=["JPEG"]) as picture:
-            if picture.size != (_SIZE, _SIZE) or picture.mode != "RGB":
-                raise broken(path, f"{name} is {picture.mode} {picture.size}, expected RGB {(_SIZE, _SIZE)}")
-            return np.asarray(picture)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise broken(path, f"{name} is not a whole JPEG picture ({error})") from error
