@@ -93,8 +93,9 @@ def images(set_name: str, scale: Scale, pairs: bool = False) -> int:
     """Return the number of images in a split of official data, `name/split`, or of the pairs that a model sees."""
     name, split = set_name.split("/")
     base, base_split = catalogue.base_of(name, split)
-    options = catalogue.resolve(name, scale.dataset_options.get(name, {}))
+    options = catalogue.resolve(name, scale.options_of(name))
     stored, versions = catalogue.entry(base).counts[base_split], options.get("versions", 1)
+    name, base = catalogue.plain(name), catalogue.plain(base)
     if name == "affnist":  # the official files hold 32 versions of each digit
         stored, versions = stored * versions // 32, 1
     elif split == "validation":  # generated affNIST uses a sixth of MNIST's training images

@@ -186,6 +186,21 @@ def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
     assert "results/desk/datasets/affnist-generated/test/images.npy" in desk.read_sets(wildcards())
 
 
+@pytest.mark.parametrize("copy", ["smallnorb-parquet", "smallnorb-zip"])
+def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -> None:
+    desk = plan(scale="desk", datasets={"smallnorb": copy})
+    prepared = {file.split("/")[3] for file in desk.datasets() if "smallnorb" in file}
+    assert prepared == {f"{copy}-48", f"{copy}-48-azimuth", f"{copy}-48-elevation"}
+    files = desk.raw_files(wildcards(dataset=f"{copy}-48-azimuth", split="novel"))
+    assert files == [f"data/{copy}/test.{copy.removeprefix('smallnorb-')}"]
+    assert desk.project.dataset("mnist-40") == "mnist-40"
+    smoke = plan(datasets={"smallnorb": copy})
+    options = smoke.preparation(wildcards(dataset=f"{copy}-48", split="train"))["options"]
+    assert options == {"limit": 300, "average": 0}, "those of smallnorb-48 at this scale"
+    without = plan(scale="desk", datasets={"smallnorb": copy}, without=[copy])
+    assert not [file for file in without.datasets() if "smallnorb" in file]
+
+
 def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replacement(plan: Any) -> None:
     sets = {"mnist-40/test": 50, "affnist/test": 70, "mnist-40/train": None}
     same = {"affnist": "mnist-40"}

@@ -86,7 +86,7 @@ class Project(Section):
         """Return the data set that replaces `name` at this scale, e.g. `affnist-generated` for `affnist`.
 
         If the user's own set `mine` replaces `mnist`, then `mnist-mine` replaces it here, and `mnist-40-mine` replaces
-        `mnist-40`, which is derived from it.
+        `mnist-40`, which is derived from it. In the same way, `smallnorb-zip-48` replaces `smallnorb-48`.
         """
         replaced = self.replaced
         found = replaced.get(name, name)
@@ -94,8 +94,8 @@ class Project(Section):
             return f"{name}-{found}"
         generated = catalogue.GENERATED.get(found, found)
         base = catalogue.entry(generated).base if generated in catalogue.names() else None
-        own = replaced.get(base, "") if base else ""
-        return f"{generated}-{own}" if own in self.own else found
+        other = replaced.get(base, "") if base else ""
+        return f"{generated}-{other}" if other in self.own else catalogue.on_base(found, other)
 
     def origin(self, name: str) -> tuple[str, str | None]:
         """Return the set of the catalogue that a set of this scale is made like, and the user's data in it, if any.

@@ -140,6 +140,9 @@ DATASETS = """\
 
 `data`, `latents` and `protocols` name a split as `<name>/<split>`, for example `mnist/train`. A derived set is made
 from its base set. `dataset_options` of a scale changes the options.
+
+smallNORB also has copies in other forms. `datasets: {smallnorb: smallnorb-zip}` puts one in the place of the official
+set and of its derived sets, with their options.
 """
 
 ROUTING = {"VoteRouting": "votes", "PoseRouting": "pose matrices"}

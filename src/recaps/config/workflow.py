@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from recaps.config.base import FilePath, Name, Section, Seeds, VariantName, expanded
 from recaps.config.variant import Study
+from recaps.datasets import catalogue
 
 #: In the path of a mistake, the place of a text where a section may stand as well.
 TEXT = "text"
@@ -39,6 +40,10 @@ class Scale(Section):
     """Data sets to replace by another of the same shape and number of classes, e.g. `affnist: affnist-generated`."""
     dataset_options: dict[Name, dict[str, Any]] = {}
     """Options of data sets, e.g. `affnist-generated: {versions: 3}`."""
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return the options of a set; a copy has those of the set that it is a copy of."""
+        return {**self.dataset_options.get(catalogue.plain(name), {}), **self.dataset_options.get(name, {})}
 
 
 class OwnData(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recaps.errors import UserError, nearest
@@ -25,6 +25,8 @@ FORMATS = {
     "cifar10": "cifar",
     "cifar10-jpeg": "jpegzip",
     "smallnorb": "smallnorb",
+    "smallnorb-parquet": "norbparquet",
+    "smallnorb-zip": "smallnorb",
     "affnist": "affnist",
 }
 #: Number of images in each split of a stand-in for a set that own data can replace.
@@ -60,6 +62,7 @@ class Entry:
     Attributes:
         base: the data set that it is derived from; None for a base set, which has its own raw files.
         counts: number of images in each official split of a base set.
+        copy_of: the set with the same images from the official files, if these come from a copy in another form.
     """
 
     title: str
@@ -71,6 +74,7 @@ class Entry:
     base: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Option] = field(default_factory=dict)
+    copy_of: str | None = None
 
 
 _FIRST = (
@@ -165,6 +169,16 @@ CATALOGUE: dict[str, Entry] = {
     "smallnorb-48-azimuth": _by_camera("smallNORB, single cameras on 48x48, by azimuth", VIEWPOINT_SPLITS),
     "smallnorb-48-elevation": _by_camera("smallNORB, single cameras on 48x48, by elevation", VIEWPOINT_SPLITS),
 }
+for _copy, _form in (("smallnorb-parquet", "Parquet"), ("smallnorb-zip", "zip")):
+    for _name in ("smallnorb", "smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
+        _entry = CATALOGUE[_name]
+        CATALOGUE[_name.replace("smallnorb", _copy)] = replace(
+            _entry,
+            title=f"{_entry.title} ({_form}, not official)",
+            official=False,
+            base=_entry.base and _copy,
+            copy_of=_name,
+        )
 
 
 #: Official sets, each with the set that takes its place if the user's own images replace the base of that set.
@@ -178,8 +192,18 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
+def plain(name: str) -> str:
+    """Return the set that a copy has the images of, e.g. `smallnorb-48` for `smallnorb-zip-48`; others stay."""
+    return entry(name).copy_of or name
+
+
+def on_base(name: str, base: str) -> str:
+    """Return the copy of a derived set that is derived from `base`; the set itself if there is none."""
+    return next((copy for copy, each in CATALOGUE.items() if (each.copy_of, each.base) == (name, base)), name)
+
+
 def names() -> list[str]:
-    """Return the names of all data sets, base sets first."""
+    """Return the names of all data sets."""
     return list(CATALOGUE)
 
 
@@ -249,7 +273,9 @@ def base_of(name: str, split: str) -> tuple[str, str]:
 
 def replaceable() -> list[str]:
     """Return the base sets that the user's own images can replace: those that are images and labels only."""
-    return [name for name, each in CATALOGUE.items() if each.base is None and name not in ("smallnorb", "affnist")]
+    return [
+        name for name, each in CATALOGUE.items() if each.base is None and plain(name) not in ("smallnorb", "affnist")
+    ]
 
 
 def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:
@@ -266,6 +292,8 @@ def _raw_files(base: str, split: str) -> list[str]:
     if base == "smallnorb":
         stem = f"smallnorb-5x{'46789' if train else '01235'}x9x18x6x2x96x96-{'training' if train else 'testing'}"
         return [f"{stem}-{part}.mat.gz" for part in ("dat", "cat", "info")]
+    if base in ("smallnorb-parquet", "smallnorb-zip"):
+        return [f"{'train' if train else 'test'}.{base.removeprefix('smallnorb-')}"]
     if base == "affnist":
         return ["training_and_validation_batches.zip" if split == "training_and_validation" else f"{split}.mat.zip"]
     return ["cifar-10-binary.tar.gz" if base == "cifar10" else "cifar10-jpeg.zip"]

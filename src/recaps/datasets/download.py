@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from recaps import io
 from recaps.datasets import checksums
-from recaps.datasets.formats import affnist
+from recaps.datasets.archive import zip_problem
+from recaps.datasets.formats import affnist, norbparquet
 from recaps.datasets.sources import SourceFile
 from recaps.errors import UserError
 from recaps.locks import alone
@@ -29,6 +30,11 @@ ATTEMPTS = 3
 #: Seconds before the second attempt; they double before each further one.
 BACKOFF = 1.0
 
+#: What checks the first download of a file without an official digest, by data set; for others, affNIST's check.
+_CHECKS = {
+    "smallnorb-parquet": norbparquet.problem,
+    "smallnorb-zip": zip_problem,
+}
 _BLOCK = 1 << 18
 _log = logging.getLogger(__name__)
 
@@ -94,7 +100,7 @@ def _problem(file: SourceFile, path: Path) -> str | None:
         return "no such file"
     if problem or checksums.expected_digest(file, path.parent) is not None:
         return problem
-    if problem := affnist.problem(path):
+    if problem := _CHECKS.get(file.dataset, affnist.problem)(path):
         return problem
     digest, beside = io.digest_of(path), checksums.sidecar(file, path.parent)
     io.write_text(beside, f"{digest}  {file.name}\n")

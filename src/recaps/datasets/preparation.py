@@ -36,7 +36,7 @@ def build(
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
     base = _base(base_name, base_split, Path(raw_root), stand_in, values, own)
-    whole = base.take(slice(values["limit"])) if base_name == name else _DERIVE[base_name](name, split, base, values)
+    whole = base.take(slice(values["limit"])) if base_name == name else _derived(name, split, base, values)
     about = catalogue.describe(name, stand_in=stand_in)
     record = {
         **whole.record,
@@ -108,6 +108,11 @@ def _is_there(made: Arrays, folder: Path) -> bool:
         and there.factors.keys() == made.factors.keys()
         and all(np.array_equal(there.factors[name], values) for name, values in made.factors.items())
     )
+
+
+def _derived(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> Arrays:
+    like = catalogue.plain(name)
+    return _DERIVE[catalogue.entry(like).base or like](like, split, base, options)
 
 
 def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:

@@ -11,7 +11,7 @@ import numpy as np
 from recaps.arrays import Arrays
 from recaps.datasets import catalogue, checksums, sources
 from recaps.datasets.archive import broken
-from recaps.datasets.formats import affnist, cifar, idx, jpegzip, smallnorb
+from recaps.datasets.formats import affnist, cifar, idx, jpegzip, norbparquet, smallnorb
 from recaps.errors import UserError
 
 _AFFNIST_VERSIONS = 32
@@ -45,6 +45,10 @@ def read(name: str, split: str, root: Path, options: Mapping[str, Any]) -> Array
         return Arrays(*jpegzip.read(paths[0], split, expected_n=n), {}, record)
     if name == "smallnorb":
         return Arrays(*smallnorb.read(paths, split, expected_n=n), record)
+    if name == "smallnorb-parquet":
+        return Arrays(*norbparquet.read(paths[0], split, expected_n=n), record)
+    if name == "smallnorb-zip":
+        return Arrays(*smallnorb.read_zip(paths[0], split, expected_n=n), record)
     return _affnist(split, paths[0], n, options["versions"], record)
 
 

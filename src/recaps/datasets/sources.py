@@ -1,4 +1,4 @@
-"""The official files: addresses, sizes and SHA-256 checksums."""
+"""The official files, and copies of them: addresses, sizes and SHA-256 checksums."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from recaps.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class SourceFile:
-    """An official file.
+    """An official file, or a copy in another form.
 
     Attributes:
         dataset: its folder below `data/` and below a mirror.
-        name: its official name.
-        urls: official addresses in the order to try; empty if only a mirror has it.
+        name: its official name; for a copy, our name.
+        urls: addresses in the order to try; empty if only a mirror has it.
         size: size in bytes, or None if it is not published.
         sha256: hexadecimal digest, or None if it is not published. In this case the digest of the first download with a
             valid format is stored beside the file (`<name>.sha256`) and verified from then on.
@@ -38,6 +38,16 @@ def _table(dataset: str, bases: tuple[str, ...], *rows: tuple[str, int | None, s
 
 _NORB_TRAIN = "smallnorb-5x46789x9x18x6x2x96x96-training"
 _NORB_TEST = "smallnorb-5x01235x9x18x6x2x96x96-testing"
+
+# The copies of smallNORB on the Hugging Face hub.
+_HUB = "https://huggingface.co/datasets"
+_PARQUET = f"{_HUB}/Ramos-Ramos/smallnorb/resolve/7962619a7ba6dfcc7d16e4e2d948d846f9624b15/data"
+_ZIP = f"{_HUB}/randall-lab/small-norb/resolve/main"
+
+
+def _parquet(name: str, there: str) -> SourceFile:
+    return SourceFile("smallnorb-parquet", name, (f"{_PARQUET}/{there}",), None, None)
+
 
 _SOURCES: dict[str, tuple[SourceFile, ...]] = {
     "mnist": _table(
@@ -82,6 +92,16 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
         (f"{_NORB_TEST}-dat.mat.gz", 130799817, "cf7104eed3e51174d2f65b66d1e5878b9da233b886f161b0d88f4510ba2c7474"),
         (f"{_NORB_TEST}-cat.mat.gz", 347, "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"),
         (f"{_NORB_TEST}-info.mat.gz", 10428, "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
+    ),
+    "smallnorb-parquet": (
+        _parquet("train.parquet", "train-00000-of-00001-ba54590c34eb8af1.parquet"),
+        _parquet("test.parquet", "test-00000-of-00001-b4af1727fb5b132e.parquet"),
+    ),
+    "smallnorb-zip": _table(
+        "smallnorb-zip",
+        (f"{_ZIP}/smallnorb-",),
+        ("train.zip", None, None),
+        ("test.zip", None, None),
     ),
     "affnist": _table(
         "affnist",

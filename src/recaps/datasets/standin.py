@@ -29,7 +29,7 @@ def read(name: str, split: str, options: Mapping[str, Any]) -> Arrays:
     `smallnorb` has `options["limit"]` scenes (default 1,200, at most 24,300); `affnist` has `options["versions"]`
     images of each digit.
     """
-    if name == "smallnorb":
+    if catalogue.plain(name) == "smallnorb":
         small, targets = _sources()
         images, labels, factors = standin_stereo.render(enlarged(small), targets, split, options["limit"])
         return Arrays(images, labels, factors, _record())

@@ -131,7 +131,7 @@ class Identities:
         source = (
             "own" if mine else "standin" if self.plan.project.scale.stand_in else f"formats.{catalogue.FORMATS[base]}"
         )
-        derived = [] if base == name else ["norb" if base == "smallnorb" else "derived"]
+        derived = [] if base == name else ["norb" if catalogue.plain(base) == "smallnorb" else "derived"]
         used = modules([f"recaps.datasets.{module}" for module in (source, *derived)])
         return {
             name: digest

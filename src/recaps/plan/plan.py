@@ -314,7 +314,7 @@ class Plan:
         return {
             "like": name,
             "stand_in": self.project.scale.stand_in and mine is None,
-            "options": catalogue.resolve(name, self.project.scale.dataset_options.get(name, {})),
+            "options": catalogue.resolve(name, self.project.scale.options_of(name)),
             "own": {"name": mine, **_own(self.project.own[mine])} if mine else None,
         }
 

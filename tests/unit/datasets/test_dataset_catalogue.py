@@ -37,6 +37,21 @@ def test_sources_are_well_formed() -> None:
                 assert source.size
 
 
+def test_copies_have_addresses_and_no_official_checksum() -> None:
+    copies = {name: each for name, each in catalogue.CATALOGUE.items() if each.copy_of}
+    assert len(copies) == 8
+    for name, each in copies.items():
+        assert not each.official
+        assert each.title.startswith(catalogue.entry(catalogue.plain(name)).title)
+        assert name not in catalogue.replaceable()
+    for dataset in ("smallnorb-parquet", "smallnorb-zip"):
+        for source in sources.files(dataset):
+            (address,) = source.urls
+            assert address.startswith("https://huggingface.co/datasets/")
+            assert source.name.split(".")[0] in address.rpartition("/")[2]
+            assert (source.size, source.sha256) == (None, None)
+
+
 def test_derived_splits_read_their_base() -> None:
     assert catalogue.raw_inputs("affnist-generated", "validation") == [
         "mnist/train-images-idx3-ubyte.gz",

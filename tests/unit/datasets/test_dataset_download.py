@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import logging
@@ -18,7 +19,7 @@ from typing import Any
 import dataset_writers as write
 import pytest
 
-from recaps.datasets import checksums, download
+from recaps.datasets import checksums, download, sources
 from recaps.datasets.download import fetch
 from recaps.datasets.sources import SourceFile
 from recaps.errors import TryAgain, UserError
@@ -388,6 +389,21 @@ def test_trust_on_first_use(
     path.write_bytes(second)
     with pytest.raises(UserError, match=f"expected {digest}"):
         checksums.require(changed, folder)
+
+
+@pytest.mark.parametrize("form", ["zip", "parquet"])
+def test_first_use_of_a_copy_of_smallnorb(archives: tuple[bytes, bytes], tmp_path: Path, form: str) -> None:
+    mirror = tmp_path / f"smallnorb-{form}"
+    mirror.mkdir()
+    there = sources.file(mirror.name, f"train.{form}")
+    unreachable = dataclasses.replace(there, urls=())
+    for content, problem in ((b"<html>sorry</html>", "not a whole"), (archives[0][:-40], "not a whole")):
+        (mirror / there.name).write_bytes(content)
+        with pytest.raises(UserError, match=problem):
+            fetch(unreachable, tmp_path / "out", str(tmp_path))
+    whole = archives[0] if form == "zip" else b"PAR1 and so on PAR1"
+    (mirror / there.name).write_bytes(whole)
+    assert fetch(unreachable, tmp_path / "out", str(tmp_path)).read_bytes() == whole
 
 
 def test_first_use_needs_the_right_format(serve: Callable[..., Server], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from recaps.datasets import catalogue, preparation, sources
+from recaps.datasets.formats import smallnorb
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
@@ -137,6 +138,35 @@ def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # ty
             assert [source["path"] for source in made.record["sources"]] == catalogue.raw_inputs(name, split)
             assert (made.record["stand_in"], made.record["derived_from"]) == (False, "smallnorb")
             assert made.record["title"].startswith("smallNORB")
+
+
+@pytest.mark.parametrize("copy", ["smallnorb-zip", "smallnorb-parquet"])
+def test_a_copy_of_smallnorb_has_the_official_images(tmp_path: Path, register, copy: str) -> None:  # type: ignore[no-untyped-def]
+    form = copy.removeprefix("smallnorb-")
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / copy).mkdir()
+    for split, instances in smallnorb.INSTANCES.items():
+        scenes = smallnorb_files(tmp_path, split, instances, 1)
+        {"zip": write.norb_zip, "parquet": write.norb_parquet}[form](tmp_path / copy / f"{split}.{form}", *scenes)
+    for dataset in ("smallnorb", copy):
+        register(dataset, train=108, test=108)
+    for official in ("smallnorb", "smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
+        name = official.replace("smallnorb", copy)
+        for split in catalogue.splits(official):
+            one, other = (preparation.build(each, split, tmp_path, stand_in=False) for each in (official, name))
+            assert (one.digest(), list(one.factors)) == (other.digest(), list(other.factors))
+            for factor, values in one.factors.items():
+                np.testing.assert_array_equal(values, other.factors[factor], strict=True)
+            assert other.record["parameters"] == one.record["parameters"]
+            assert other.record["name"] == name
+            assert other.record["title"].endswith(", not official)")
+            assert not other.record["official"]
+            assert other.record["derived_from"] == (None if official == "smallnorb" else copy)
+            assert [source["path"] for source in other.record["sources"]] == catalogue.raw_inputs(name, split)
+    (tmp_path / copy / f"test.{form}").unlink()
+    with pytest.raises(UserError, match=rf"\A.*test.{form}: no such file; run `snakemake data` first\Z"):
+        preparation.build(f"{copy}-48", "test", tmp_path, stand_in=False)
 
 
 def affnist_archives(root: Path) -> None:
