@@ -224,7 +224,7 @@ def published_text(claim: Claim) -> str:
     if isinstance(claim, Ordering):
         mark = " > " if claim.order == "descending" else " < "
         if claim.role == "conjecture":
-            return mark.join(measure.variant for measure in claim.measures)
+            return mark.join(("first", "second", "third")[: len(claim.measures)])
         return mark.join(f"{value:g}" for value in claim.published) if claim.published else "no numbers"
     if claim.at_least is not None and claim.at_most is not None:
         limit = f"{claim.at_least:g} to {claim.at_most:g}"

@@ -283,9 +283,10 @@ def test_tables_show_numbers_as_their_markdown_does(tree: Callable[..., Any]) ->
 
 def test_checks_stand_apart_from_claims(tree: Callable[..., Any]) -> None:
     text = tree(seeds=(0,)).build()
-    heading = text.index("<h4>Checks of the configuration</h4>")
-    rows = re.findall(r'<tr id="(sparse/[^"]+)"', text[heading:])
+    heading, conjectures = text.index("<h4>Checks of the configuration</h4>"), text.index('<section id="conjectures"')
+    rows = re.findall(r'<tr id="(sparse/[^"]+)"', text[heading:conjectures])
     assert rows == ["sparse/section-2-2/mask-active"]
+    assert '<tr id="sparse/section-4/robust"' in text[conjectures:]
     claims = len(re.findall(r'<tr id="sparse/', text[:heading]))
     assert f"<p>{claims} claims. Every verdict is computed.</p>" in text
 

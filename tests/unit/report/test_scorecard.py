@@ -138,7 +138,7 @@ def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
     measured = [*rows("a", a, paper="toy.attacks"), *rows("b", b, paper="toy.attacks"), *rows("a", (0.0,))]
     card = scorecard.scorecard([conjecture], pd.DataFrame(measured), "desk")
     assert card["verdict"].tolist() == [verdict]
-    assert card["published"].tolist() == ["a > b"]
+    assert card["published"].tolist() == ["first > second"]
     assert card["decides"].tolist() == ["More seeds."]
     assert scorecard.counts(card) == {}
     assert scorecard.TITLES["conjecture"] in scorecard.markdown(card, "desk")
