@@ -195,7 +195,12 @@ def _section(
         not_judged=scorecard.not_judged(own) if (own := project.own_data(name)) else "",
         runs=[run for of_variant in runs.values() for run in of_variant],
         variants=[_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
-        curves=[(variant, svg) for variant, of_variant in runs.items() if (svg := _curves(variant, of_variant))],
+        # A page of links leaves out those of studies, which have many rows.
+        curves=[
+            (variant, svg)
+            for variant, of_variant in runs.items()
+            if not (linked and name != of(name)) and (svg := _curves(variant, of_variant))
+        ],
         timings=read_timings(files, name, paper),
         readings=_links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
         findings=[_markdown(text) for text in found],
