@@ -31,8 +31,8 @@ def robustness(run: Run) -> list[MetricRow]:
     steps; `pgd-s-steps-n`: n steps. `transfer-s`: PGD on the ConvNet beside it.
     """
     split, on = run.split("mnist/test"), run.resolve("mnist/test")
-    images = torch.from_numpy(split.images[:IMAGES]).float() / 255
-    labels = torch.from_numpy(split.labels[:IMAGES]).long()
+    images = torch.tensor(split.images[:IMAGES]).float() / 255
+    labels = torch.tensor(split.labels[:IMAGES]).long()
     scores = classifier_of(run)
     found = {"clean": images}
     for strength in STRENGTHS:
