@@ -496,7 +496,10 @@ def test_every_rule_has_a_stage_and_its_identity(root: Path) -> None:
         assert callable(getattr(stages, rule))
         (body,) = re.findall(rf"^rule {rule}:\n((?:    .*\n|\n)*)", text, re.MULTILINE)
         made_again = rule != "fetch_file"  # a published digest, or none, decides
-        assert re.findall(r"^        identity=(.*),$", body, re.MULTILINE) == [f'plan.identity("{rule}")'] * made_again
+        named = re.findall(r"^        (?:identity=|\*\*)plan\.(?:identity|params)\(\"(\w+)\"\),$", body, re.MULTILINE)
+        assert named == [rule] * made_again
+        if "plan.params" in body:
+            assert "identity" in PLAN.params(rule)
         assert re.findall(r"^        again=(.*),$", body, re.MULTILINE) == [f'again("{rule}")'] * made_again
     for kind in ("tables", "figures"):
         (body,) = re.findall(rf'^                f"draw_{kind}_of_.*\n((?:            .*\n|\n)*)', text, re.MULTILINE)

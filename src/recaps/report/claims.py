@@ -227,7 +227,8 @@ def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others:
     for claim in claims:
         if claim.measured_in not in papers:
             hint = nearest(claim.measured_in, papers)
-            raise UserError(f"claims: {claim.id}: there is no paper or study '{claim.measured_in}'{hint}")
+            what = "study" if claim.study else "paper"
+            raise UserError(f"claims: {claim.id}: there is no {what} '{claim.measured_in}'{hint}")
         variants = {*papers[claim.measured_in].variants, *(() if claim.study else others)}
         for measure in claim.measures:
             if measure.variant not in variants:

@@ -512,7 +512,7 @@ def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
     rotations |= {"near-copies", "nearest-template", "live-templates", "live-near-copies"}
     rotations |= {"equivariance-small", "equivariance-large"}
     free = {"amortised-accuracy", "free-form-accuracy", "free-form-gain", "bound-amortised", "bound-free-form"}
-    free |= {"bound-raised", "free-form-refitted", "free-form-half-way"}
+    free |= {"bound-raised", "free-form-refitted", "free-form-half-way", "free-form-gradients"}
     crossed = {"posterior-presence-crossed", "same-images-presence-crossed"}
     said = {"presence-information", "presence-divergence", "training-bound"}
     alone = said | {"presence-mnist", "presence-raw-mnist", "presence-draw-mnist"}
