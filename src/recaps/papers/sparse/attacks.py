@@ -34,13 +34,14 @@ def robustness(run: Run) -> list[MetricRow]:
     images = torch.tensor(split.images[:IMAGES]).float() / 255
     labels = torch.tensor(split.labels[:IMAGES]).long()
     scores = classifier_of(run)
+    other = run.beside.get(SURROGATE) if run.variant != SURROGATE else None
+    surrogate = classifier_of(other) if other else None
     found = {"clean": images}
     for strength in STRENGTHS:
         found[f"noise-{strength}"] = noisy(images, strength)
         found[f"fgsm-{strength}"] = _attack(scores, images, labels, strength, 1)
         found[f"pgd-{strength}"] = _attack(scores, images, labels, strength, STEPS)
-        if run.variant != SURROGATE and SURROGATE in run.beside:
-            surrogate = classifier_of(run.beside[SURROGATE])
+        if surrogate:
             found[f"transfer-{strength}"] = _attack(surrogate, images, labels, strength, STEPS)
     found |= {f"pgd-{MIDDLE}-steps-{n}": _attack(scores, images, labels, MIDDLE, n) for n in FEWER}
     return [
