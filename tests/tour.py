@@ -28,6 +28,7 @@ def cells() -> list[dict[str, Any]]:
 def results() -> Iterator[tuple[str, list[bytes]]]:
     """Run the cells of code one after the other; yield what each prints, and its pictures as PNG."""
     names: dict[str, Any] = {}
+    plt.close("all")  # others may have left some open
     for cell in cells():
         if cell["cell_type"] == "code":
             printed = io.StringIO()
