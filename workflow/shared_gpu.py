@@ -7,18 +7,25 @@ for Snakemake; only the submission is shared.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import snakemake_executor_plugin_slurm as plugin
 from snakemake.jobs import GroupJob
 from snakemake.resources import SizedResources
 from snakemake_executor_plugin_slurm_jobstep import get_cpu_setting
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 #: What a group needs as often as it has members. Of all else, such as the GPU, it needs as much as one member.
 ADDED = ("_cores", "cpus_per_gpu", "cpus_per_task", "disk_mb", "disk_mib", "mem_mb", "mem_mib")
+
+#: Seconds in which trainings gather that may share a GPU: those of a group that failed do not come back at once.
+GATHER = 3
 
 
 class Group(GroupJob):  # type: ignore[misc]
@@ -44,6 +51,62 @@ class Group(GroupJob):  # type: ignore[misc]
         step = f"srun --ntasks=1 --nodes=1 --cpu-bind=q {get_cpu_setting(self, True)}"
         script = Path(__file__).with_name("under_mps.sh")
         return f"{about} {step} bash {script} {command} --executor local --cores {self.threads} --jobs {len(self)}"
+
+
+class Executor(plugin.Executor):  # type: ignore[misc]
+    """The plugin's executor, which gathers trainings that share a GPU. Each stays a job of its own for Snakemake."""
+
+    def __init__(self, workflow: Any, logger: Any) -> None:
+        # Before the base class starts the thread that uses them.
+        self._gathered: list[Any] = []
+        self._gathering = threading.Lock()
+        self._ending = threading.Event()
+        super().__init__(workflow, logger)
+
+    def cancel(self) -> None:
+        self._ending.set()
+        super().cancel()
+
+    def shutdown(self) -> None:
+        self._ending.set()
+        super().shutdown()
+
+    def run_jobs(self, jobs: list[Any]) -> None:
+        sharing = [job for job in jobs if shares(job)]
+        super().run_jobs([job for job in jobs if job not in sharing])
+        if sharing:
+            with self._gathering:
+                self._gathered += sharing
+            self._job_submission_executor.submit(self._run_groups)
+
+    def _run_groups(self) -> None:
+        """Submit the trainings that have gathered."""
+        if self._ending.wait(GATHER):
+            return
+        with self._gathering:
+            jobs, self._gathered = self._gathered, []
+        try:
+            super().run_jobs(list(grouped(jobs)))
+        except Exception as error:  # it would get lost in the thread that submits
+            for job in jobs:
+                self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
+
+    def format_job_exec(self, job: Any) -> str:
+        command: str = super().format_job_exec(job)
+        return job.side_by_side(command) if isinstance(job, Group) else command
+
+    def _report_job_submission_threadsafe(self, job_info: SubmittedJobInfo) -> None:
+        for job in _members(job_info.job):
+            super()._report_job_submission_threadsafe(replace(job_info, job=job))
+
+    def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
+        for job in _members(job_info.job):
+            super()._report_job_error_threadsafe(replace(job_info, job=job), msg)
+
+
+def _members(job: Any) -> Iterable[Any]:
+    """Return the jobs of a submission that Snakemake knows."""
+    return job.jobs if isinstance(job, Group) else [job]
 
 
 def shares(job: Any) -> bool:

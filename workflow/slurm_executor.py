@@ -1,4 +1,4 @@
-"""Snakemake's plugin for Slurm with three mends, and trainings that share a GPU.
+"""Snakemake's plugin for Slurm with three mends.
 
 `attend` replaces the plugin's executor by `Executor`. The plugin's command line, profiles and documentation stay valid,
 except that states come from `squeue` and from receipts alone: no accounting database is needed, and the setting
@@ -20,17 +20,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import shared_gpu
-import snakemake_executor_plugin_slurm as plugin
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -46,8 +43,6 @@ FAILED = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIME
 LOOKS = 5
 #: Seconds for which Slurm counts as available after an answer.
 RECENT = 15
-#: Seconds in which trainings gather that may share a GPU: those of a group that failed do not come back at once.
-GATHER = 3
 #: The job names that the plugin gives: a prefix that the user may choose, and a UUID for each start of Snakemake.
 NAME = re.compile(r"([\w-]{1,50}_)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -61,7 +56,7 @@ def attend() -> None:
     ExecutorPluginRegistry().plugins["slurm"].executor = Executor
 
 
-class Executor(plugin.Executor):  # type: ignore[misc]
+class Executor(shared_gpu.Executor):
     """The plugin's executor with the mends above."""
 
     def __init__(self, workflow: Any, logger: Any) -> None:
@@ -69,31 +64,15 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         self._told: dict[Any, tuple[str, str]] = {}
         self._uncertain: Counter[str] = Counter()
         self._before: dict[Any, int] = {}
-        self._gathered: list[Any] = []
-        self._gathering = threading.Lock()
         self._silent = False
         self._answered: float | None = None
-        self._ending = threading.Event()
         super().__init__(workflow, logger)
-
-    def cancel(self) -> None:
-        self._ending.set()
-        super().cancel()
-
-    def shutdown(self) -> None:
-        self._ending.set()
-        super().shutdown()
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Like the plugin's; before the first job, look for jobs of another start."""
         if self._answered is None:
             self._refuse_leftovers()
-        sharing = [job for job in jobs if shared_gpu.shares(job)]
-        super().run_jobs([job for job in jobs if job not in sharing])
-        if sharing:
-            with self._gathering:
-                self._gathered += sharing
-            self._job_submission_executor.submit(self._run_groups)
+        super().run_jobs(jobs)
 
     def _refuse_leftovers(self) -> None:
         here = os.path.realpath(self.workflow.workdir_init)
@@ -108,31 +87,6 @@ class Executor(plugin.Executor):  # type: ignore[misc]
                 f"Slurm still has {len(left)} jobs of another Snakemake in this folder. If it was killed, cancel them"
                 f" (scancel {' '.join(left)}) and start again: trainings save their state and continue"
             )
-
-    def _run_groups(self) -> None:
-        """Submit the trainings that have gathered."""
-        if self._ending.wait(GATHER):
-            return
-        with self._gathering:
-            jobs, self._gathered = self._gathered, []
-        try:
-            super().run_jobs(list(shared_gpu.grouped(jobs)))
-        except Exception as error:  # it would get lost in the thread that submits
-            for job in jobs:
-                self._report_job_error_threadsafe(SubmittedJobInfo(job), f"Job submission failed: {error}")
-
-    def format_job_exec(self, job: Any) -> str:
-        command = super().format_job_exec(job)
-        return job.side_by_side(command) if isinstance(job, shared_gpu.Group) else command
-
-    def _report_job_submission_threadsafe(self, job_info: SubmittedJobInfo) -> None:
-        """Like the plugin's; Snakemake knows each training of a group that shares a GPU as a job of its own."""
-        for job in _known(job_info.job):
-            super()._report_job_submission_threadsafe(replace(job_info, job=job))
-
-    def _report_job_error_threadsafe(self, job_info: SubmittedJobInfo, msg: str) -> None:
-        for job in _known(job_info.job):
-            super()._report_job_error_threadsafe(replace(job_info, job=job), msg)
 
     def run_job(self, job: Any) -> None:
         """Like the plugin's, but an unavailable controller does not count as a failure of the job."""
@@ -243,11 +197,6 @@ def _members(job: Any) -> Iterator[Any]:
 def _logs(job: Any) -> Iterator[Path]:
     for member in _members(job):
         yield from (Path(str(log)) for log in member.log)
-
-
-def _known(job: Any) -> Iterator[Any]:
-    """Yield the jobs of a submission that Snakemake knows."""
-    yield from job.jobs if isinstance(job, shared_gpu.Group) else [job]
 
 
 def _made(job: Any) -> int:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from recaps.plan import fingerprint
-from recaps.plan.fingerprint import Code
+from recaps.plan.modules import Code
 from recaps.plan.receipts import FOLDER
 
 pytestmark = pytest.mark.unit
@@ -45,7 +44,7 @@ def test_a_stage_names_all_code_that_its_rules_depend_on(
     Housekeeping counts too, as it decides what is made and read; but neither stage trains or loads weights.
     """
     for_users = ("recaps.estimators", "recaps.trained")  # what `import recaps` offers, and no stage uses
-    monkeypatch.setattr(fingerprint, "HOUSEKEEPING", ("recaps.training", "recaps.training.*", *for_users))
+    monkeypatch.setattr("recaps.plan.modules.HOUSEKEEPING", ("recaps.training", "recaps.training.*", *for_users))
     code = Code(root / "src" / "recaps")
     rules = re.findall(r"^rule (\w+):", (root / "rules" / f"{stage}.smk").read_text(), re.MULTILINE)
     modules = code.closure(

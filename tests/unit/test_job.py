@@ -14,9 +14,9 @@ import pytest
 from recaps.errors import TryAgain, UserError
 from recaps.io import read_json
 from recaps.plan import stages
-from recaps.plan.fingerprint import modules
 from recaps.plan.job import device, failure, given, job, project_root
 from recaps.plan.jobs import Names
+from recaps.plan.modules import modules
 from recaps.plan.receipts import file_of, receipt
 from recaps.training.lease import Lease, holder
 

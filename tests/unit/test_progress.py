@@ -14,7 +14,7 @@ import snakemake_logger_plugin_progress
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_logger_plugin_progress import LogHandler, Progress
 
-from recaps.training.run import _report
+from recaps.training.run import _print
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def test_a_running_training_tells_loss_and_time_left(tmp_path: Path) -> None:
     with log.open("a") as file, redirect_stderr(file):
         for step in (100, 200):
             row = {"step": step, "seconds": step / 10, "images_per_second": 128, "learning_rate": 0.001}
-            _report(row | {"loss": 25 / step, "margin": 1.0}, 1000)
+            _print(row | {"loss": 25 / step, "margin": 1.0}, 1000)
     assert progress.line(5) == "  0 %  0 of 4 jobs  0:05 min so far  loss 0.125, 1:20 min left:  Training a"
 
 

@@ -24,9 +24,9 @@ from recaps import provenance
 from recaps.errors import UserError
 from recaps.identity import differences
 from recaps.io import read_json, write_json
-from recaps.plan.fingerprint import modules
 from recaps.plan.identities import family, probes_of
 from recaps.plan.jobs import Job
+from recaps.plan.modules import modules
 from recaps.plan.plan import Plan
 from recaps.plan.receipts import file_of, rewrite
 from recaps.plan.state import State
@@ -38,8 +38,14 @@ STAGES = ("train_variant", "read_model")
 TRIAL = ("-m", "recaps.training.proof")
 DIGESTS = (
     "-c",
-    "import json, sys; from recaps.plan.fingerprint import modules; "
-    "json.dump(modules(json.load(sys.stdin)), sys.stdout)",
+    """
+import json, sys
+try:
+    from recaps.plan.modules import modules
+except ImportError:  # its name in earlier commits
+    from recaps.plan.fingerprint import modules
+json.dump(modules(json.load(sys.stdin)), sys.stdout)
+""",
 )
 
 

@@ -14,7 +14,7 @@ from recaps.identity import key
 from recaps.io import digest_of
 from recaps.papers import of
 from recaps.plan import checks
-from recaps.plan.fingerprint import modules
+from recaps.plan.modules import modules
 
 if TYPE_CHECKING:
     from recaps.plan.plan import Plan

@@ -17,8 +17,8 @@ from typing import Any
 from recaps.errors import TryAgain, UserError
 from recaps.io import sweep
 from recaps.locks import alone
-from recaps.plan.fingerprint import edited
 from recaps.plan.job import device, given, project_root, shared
+from recaps.plan.modules import edited
 from recaps.plan.receipts import changed, file_of, known, receipt, refuse
 from recaps.training.lease import Lease
 

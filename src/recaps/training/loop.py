@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from recaps import io
+from recaps.config.training import Training
 from recaps.errors import TryAgain, UserError
 from recaps.models.model import Model
 from recaps.models.schedule import learning_rate
@@ -97,9 +98,7 @@ def fit(
             if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)
             lease.touch()
-            last = progress.step == training.steps
-            testing = training.evaluate_every > 0 and (last or progress.step % training.evaluate_every == 0)
-            logging = last or testing or progress.step % training.log_every == 0
+            testing, logging = _due(progress.step, training)
             if logging:
                 clock = _collect(waiting, progress, folder, clock)
                 row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
@@ -107,21 +106,27 @@ def fit(
                     row["test_error"] = test(lease.touch)
                 report(row, True)
                 clock = time.perf_counter()  # evaluation does not count as training time
-            stopping = stop.requested
-            saving = stopping or time.perf_counter() - saved > checkpoint_seconds
-            if saving and not logging:
-                clock = _collect(waiting, progress, folder, clock)
+            saving = stop.requested or time.perf_counter() - saved > checkpoint_seconds
             if saving and progress.step < training.steps:
-                _check_weights(model, progress, folder)
+                clock = _collect(waiting, progress, folder, clock)
                 there = _save(model, progress, folder, fingerprint)
                 saved = time.perf_counter()
-            if stopping and progress.step < training.steps:
-                where = "" if there else " from the checkpoint before"
-                raise Interrupted(f"stopped at step {progress.step} of {training.steps}; run again to continue{where}")
+                if stop.requested:
+                    end = "" if there else " from the checkpoint before"
+                    raise Interrupted(
+                        f"stopped at step {progress.step} of {training.steps}; run again to continue{end}"
+                    )
         _check_weights(model, progress, folder)
         # Kept in case writing the results fails; the optimisers' state is no longer needed.
         checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
     return progress
+
+
+def _due(step: int, training: Training) -> tuple[bool, bool]:
+    """Return whether the test error is measured after some steps, and whether a row of the history is written."""
+    last = step == training.steps
+    testing = training.evaluate_every > 0 and (last or step % training.evaluate_every == 0)
+    return testing, last or testing or step % training.log_every == 0
 
 
 def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path, clock: float) -> float:
@@ -171,6 +176,7 @@ def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, floa
 
 def _save(model: Model, progress: Progress, folder: Path, fingerprint: str) -> bool:
     """Save a checkpoint; return False if the disk is full. The run continues, with the checkpoint before it."""
+    _check_weights(model, progress, folder)
     try:
         checkpoint.save(folder, _state(model, progress), fingerprint)
     except TryAgain as error:

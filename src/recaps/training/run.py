@@ -85,32 +85,24 @@ def train(
     arrays = read(dataset)
     shape = view_shape(arrays.images.shape[1:], training)
     splits = {"/".join(each.parts[-2:]): of_split(_verified(each)) for each in (dataset, test) if each}
-    before = {start.relative_to(out.parents[3]).as_posix(): io.digest_of(start)} if start else {}
-    made_by = {"settings": {**settings, "seed": seed}, "data": splits | before, "modules": dict(modules)}
-    about: dict[str, Any] = {"device": machine.describe(where), "started": started}
+    weights = {start.relative_to(out.parents[3]).as_posix(): io.digest_of(start)} if start else {}
+    made_by = {"settings": {**settings, "seed": seed}, "data": splits | weights, "modules": dict(modules)}
+
+    def fresh(training: Training) -> tuple[Model, Batches]:
+        model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
+        if start:
+            saved.start_from(model, start)
+        model.configure(training)
+        return model, Batches(images_of(arrays, where), training, seed, where)
+
     with machine.telling_of_compilation(), nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
         folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
-
-        def fresh(training: Training) -> tuple[Model, Batches]:
-            model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
-            if start:
-                saved.start_from(model, start)
-            model.configure(training)
-            return model, Batches(images_of(arrays, where), training, seed, where)
-
         if training.minutes:
             training = affordable(training, training.minutes, fresh, folder / "steps.json")
         model, batches = fresh(training)
-        resolved = {**identity, "seed": seed, **settings, "training": training.model_dump(mode="json")}
-        resolved["data"] = "/".join(dataset.parts[-2:])
-        board = Board(folder / "tensorboard", model, batches) if training.tensorboard else None
-
-        def report(row: dict[str, float], new: bool) -> None:
-            _report(row, training.steps)
-            if board:
-                board.add(row, pictures=new)
-
+        about = {"device": machine.describe(where), "started": started}
+        used = {"precision": devices.resolve(where, training.precision), "torch": str(torch.__version__)}
         progress = fit(
             model,
             batches,
@@ -118,23 +110,16 @@ def train(
             fingerprint,
             lease=held,
             checkpoint_seconds=checkpoint_seconds,
-            start=about
-            | {"precision": devices.resolve(where, training.precision), "torch": str(torch.__version__)}
-            | dict(given or {}),
+            start=about | used | dict(given or {}),
             test=_tester(model, test, training, where),
-            report=report,
+            report=_reporter(model, batches, folder),
         )
     _save(model, folder, training, out / "model.safetensors")
-    io.write_json(out / "config.json", resolved | {"image_shape": list(shape), "classes": _classes(arrays)})
+    config = {**identity, "seed": seed, **settings, "training": training.model_dump(mode="json")}
+    config["data"] = "/".join(dataset.parts[-2:])
+    io.write_json(out / "config.json", config | {"image_shape": list(shape), "classes": _classes(arrays)})
     io.write_text(out / "history.csv", _table(progress.history))
-    record = {
-        "kind": "run",
-        **identity,
-        "seed": seed,
-        "identity": made_by,
-        "config": resolved,
-        "dataset": arrays.record,
-    }
+    record = {"kind": "run", **identity, "seed": seed, "identity": made_by, "config": config, "dataset": arrays.record}
     record |= provenance.describe(project) | about
     record |= {"started": progress.starts[0]["started"], "starts": progress.starts, "finished": provenance.now()}
     io.write_json(out / "record.json", record | _cost(model, progress, training, where))
@@ -208,6 +193,19 @@ def _tester(
     return lambda alive: error_on(model, tested, training, device, alive)
 
 
+def _reporter(model: Model, batches: Batches, folder: Path) -> Callable[[dict[str, float], bool], None]:
+    """Return a function that prints a row of the history and, if the training asks for it, adds it to TensorBoard."""
+    training = model.training_options
+    board = Board(folder / "tensorboard", model, batches) if training.tensorboard else None
+
+    def report(row: dict[str, float], new: bool) -> None:
+        _print(row, training.steps)
+        if board:
+            board.add(row, pictures=new)
+
+    return report
+
+
 def _classes(arrays: Arrays) -> int:
     return int(arrays.record["classes"])
 
@@ -250,7 +248,7 @@ def _cost(model: Model, progress: Progress, training: Training, device: torch.de
     }
 
 
-def _report(row: Mapping[str, float], steps: int) -> None:
+def _print(row: Mapping[str, float], steps: int) -> None:
     rest = " ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "seconds", "images_per_second"))
     left = row["seconds"] / row["step"] * (steps - row["step"])
     print(

@@ -21,7 +21,7 @@ from places import CONFIG
 import recaps
 from recaps.config.load import load
 from recaps.plan import stages
-from recaps.plan.fingerprint import HOUSEKEEPING, Code, Kept
+from recaps.plan.modules import HOUSEKEEPING, Code, Kept
 from recaps.plan.plan import Plan
 
 pytestmark = pytest.mark.unit
@@ -143,7 +143,7 @@ def test_a_module_that_keeps_house_does_not_count(package: Path, monkeypatch: py
     """Nor what it alone imports."""
     (package / "maths.py").write_text("import pkg.figures\n")
     assert "pkg.figures" in modules(package, "pkg.train")
-    monkeypatch.setattr("recaps.plan.fingerprint.HOUSEKEEPING", ("pkg.maths",))
+    monkeypatch.setattr("recaps.plan.modules.HOUSEKEEPING", ("pkg.maths",))
     assert not {"pkg.maths", "pkg.figures"} & modules(package, "pkg.train").keys()
 
 
