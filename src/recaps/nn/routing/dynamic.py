@@ -13,7 +13,12 @@ from recaps.nn.squash import squash
 
 
 def dynamic_routing(
-    votes: Tensor, bias: Tensor, iterations: int = 3, gradient: str = "all", leaky: bool = False
+    votes: Tensor,
+    bias: Tensor,
+    iterations: int = 3,
+    gradient: str = "all",
+    leaky: bool = False,
+    prior: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route votes by agreement: *Dynamic Routing Between Capsules*, procedure 1.
 
@@ -25,11 +30,12 @@ def dynamic_routing(
         iterations: routing iterations, at least 1.
         gradient: `all`: gradients flow through every iteration; `last`: the coupling coefficients are constants.
         leaky: add one more output with logit zero to the softmax and discard its coupling.
+        prior: logits b_ij before the first iteration, the same for all inputs, [J]; None: zeros.
 
     Returns:
         Capsules v [B, J, D], and the coupling c [B, I, J] of the last iteration, without a gradient.
     """
-    logits = votes.new_zeros(votes.shape[:3])
+    logits = votes.new_zeros(votes.shape[:3]) if prior is None else prior.expand(votes.shape[:3])
     for iteration in range(iterations):
         coupling = (pad(logits, (0, 1)) if leaky else logits).softmax(2)[:, :, : votes.shape[2]]
         weights = coupling.detach() if gradient == "last" else coupling

@@ -76,14 +76,14 @@ def em_routing(
         seen = activations.to(votes.dtype)[:, fields.children].unsqueeze(3)  # [B, P, n, 1]
         shares = 1 / (fields.parents * weight.shape[1]).to(votes.dtype)
         coupling = shares[fields.children][None, :, :, None].expand(*votes.shape[:-1])
-        mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperatures[0])
+        mean, variance, logit = maximisation(votes, coupling * seen, beta_u, beta_a, temperatures[0])
         for temperature in temperatures[1:]:
-            coupling = _expectation(votes, mean, variance, logit, fields)
-            mean, variance, logit = _maximisation(votes, coupling * seen, beta_u, beta_a, temperature)
+            coupling = expectation(votes, mean, variance, logit, fields)
+            mean, variance, logit = maximisation(votes, coupling * seen, beta_u, beta_a, temperature)
         return Consensus(mean, logit.sigmoid(), coupling.detach())
 
 
-def _maximisation(
+def maximisation(
     votes: Tensor, weights: Tensor, beta_u: Tensor, beta_a: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Means and variances [B, P, J, 16] of the votes under weights [B, P, n, J], and activation logits [B, P, J]."""
@@ -95,7 +95,7 @@ def _maximisation(
     return mean, variance, temperature * (beta_a - cost)
 
 
-def _expectation(votes: Tensor, mean: Tensor, variance: Tensor, logit: Tensor, fields: Fields) -> Tensor:
+def expectation(votes: Tensor, mean: Tensor, variance: Tensor, logit: Tensor, fields: Fields) -> Tensor:
     """Assignment [B, P, n, J]: the share of each input capsule that each of its parents gets."""
     normaliser = logsigmoid(logit) - 0.5 * (2 * math.pi * variance).log().sum(3)
     distance = ((votes - mean.unsqueeze(2)).square() / variance.unsqueeze(2)).sum(4)

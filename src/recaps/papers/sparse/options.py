@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recaps.config.base import Positive, Shares
 from recaps.models.options import RoutedNetwork
@@ -35,6 +35,9 @@ class SparseCapsOptions(RoutedNetwork):
     frequency_range: Shares = (0.04, 0.10)
     """Reading. Range of rank-0 frequencies that boosting aims at. The default is the paper's; the released code has
     (0.03, 0.12)."""
+    boosts: Literal["mask", "routing"] = "mask"
+    """What boosts multiply: the supports that decide on the mask, or the coupling in each routing iteration ("it is
+    possible that boosting capsule coefficients during the routing iterations would be beneficial", section 2.3)."""
     boost_step: float = Field(0.1, ge=0)
     """Change of a capsule's boost at each update (d of Algorithm 1)."""
     boost_every: int = Field(50, ge=1)
@@ -44,3 +47,9 @@ class SparseCapsOptions(RoutedNetwork):
     mask that it was trained with. In the paper, 30,000 steps end with an update."""
     frequency_decay: float = Field(0.99, ge=0, lt=1)
     """Alpha of eq. 6: decay of the moving average of rank-0 frequencies."""
+
+    @model_validator(mode="after")
+    def _boosts_reach_the_routing(self) -> Self:
+        if self.boosts == "routing" and (self.learning == "dense" or self.layers > 1 or self.routing.name != "dynamic"):
+            raise ValueError("boosts: routing needs learning: sparse, one layer and dynamic routing")
+        return self

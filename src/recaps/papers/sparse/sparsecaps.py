@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 from recaps.models.model import Batch
 from recaps.models.network import CapsuleNetwork, ranks, support
+from recaps.nn.layers import votes
 from recaps.nn.losses.squares import summed_squared_error
+from recaps.nn.routing.dynamic import dynamic_routing
+from recaps.nn.routing.interface import Routed
 from recaps.papers.sparse.options import SparseCapsOptions
 
 
@@ -29,6 +32,15 @@ class SparseCaps(CapsuleNetwork):
     def __init__(self, options: SparseCapsOptions, image_shape: tuple[int, int, int]) -> None:
         super().__init__(options, image_shape)
         self.boosting = Boosting(options) if options.learning == "sparse" else None
+
+    def forward(self, images: Tensor) -> Routed:
+        if self.boosting is None or self.options.boosts == "mask":
+            return super().forward(images)
+        how, capsules = self.options.routing, self.primary_capsules(images)
+        # A factor of the coupling is a term of the softmax's logits.
+        prior = self.boosting.boost.log()
+        each = votes(capsules, self.votes.weight)
+        return Routed(*dynamic_routing(each, self.bias, how.iterations, how.gradient, how.leaky, prior))
 
     def mask(self, supports: Tensor) -> Tensor:
         """The mask m [B, L] of the decoder's input m * v (eq. 4): ones if dense, else by boosted rank (eqs. 1-3)."""
@@ -96,7 +108,7 @@ class Boosting(nn.Module):
 
     def ranks(self, support: Tensor) -> Tensor:
         """Rank of the boosted support z = psi * g in its image, 0 for the largest (eqs. 1, 2): [B, L] to [B, L]."""
-        return ranks(support * self.boost)
+        return ranks(support * self.boost if self.options.boosts == "mask" else support)
 
     def mask(self, support: Tensor) -> Tensor:
         """m = exp(-gamma r / (L - 1)), zero where small (eq. 3): [B, L] to [B, L]."""
