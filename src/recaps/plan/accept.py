@@ -39,12 +39,11 @@ TRIAL = ("-m", "recaps.training.proof")
 DIGESTS = (
     "-c",
     """
-import json, sys
-try:
-    from recaps.plan.modules import modules
-except ImportError:  # its name in earlier commits
-    from recaps.plan.fingerprint import modules
-json.dump(modules(json.load(sys.stdin)), sys.stdout)
+import importlib, json, sys
+from importlib.util import find_spec
+places = ("plan", "modules"), ("plan", "fingerprint"), ("workflow", "fingerprint")  # the last two: in earlier commits
+there = next(f"recaps.{a}.{b}" for a, b in places if find_spec(f"recaps.{a}") and find_spec(f"recaps.{a}.{b}"))
+json.dump(importlib.import_module(there).modules(json.load(sys.stdin)), sys.stdout)
 """,
 )
 
@@ -194,7 +193,9 @@ def _run(program: Sequence[str], given: Any, source: Path) -> dict[str, str]:
         check=False,
     )
     lines = done.stdout.splitlines()
-    found = json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": done.stderr.strip()[-200:]}
+    found = (
+        json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": done.stderr.strip().rpartition("\n")[2]}
+    )
     if "error" in found:
         raise UserError(found["error"])
     return dict(found)
