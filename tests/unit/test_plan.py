@@ -522,6 +522,14 @@ def test_resources_grow_with_each_attempt() -> None:
             sparse("convnet", model={"classes": 7}),
             "src/recaps/papers/sparse/paper.yaml: variants.convnet: model.classes: 7, but the data has 10 classes",
         ),
+        (
+            {"studies": {"mine": {"of": "sparse/dense", "measure": "attack:robustness"}}},
+            "src/recaps/papers/sparse/attack.py: no such file, and the paper needs it",
+        ),
+        (
+            {"studies": {"mine": {"of": "sparse/dense", "measure": "attacks:robust"}}},
+            "src/recaps/papers/sparse/attacks.py: no function robust to measure 'robust' (did you mean 'robustness'?)",
+        ),
         ({"results": "README.md"}, "config: results: README.md is a file; name a folder"),
         ({"data": "README.md/data"}, "config: data: README.md is a file; name a folder"),
     ],

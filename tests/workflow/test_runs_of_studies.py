@@ -11,8 +11,10 @@ from recaps import papers
 from recaps.config.load import Project
 from recaps.io import digest_of
 
-#: A user's study of two rows, which share the trained model of the paper's own run.
-MINE = "studies={mine: {of: experts/mnist-vae, judged: test, vary: {heads.linear.C: [1, 100]}, figure: linear-mnist}}"
+#: A user's studies of two rows and one, which share the trained models of the papers' own runs.
+MINE = """studies={
+    mine: {of: experts/mnist-vae, judged: test, vary: {heads.linear.C: [1, 100]}, figure: linear-mnist},
+    negatives: {of: discriminative/mnist-l2-fc, judged: test, measure: record:without_negatives}}"""
 
 
 def of_papers(clone: Clone, project: Project) -> dict[str, str]:
@@ -47,12 +49,14 @@ def test_the_studies_of_the_papers(finished: Clone, project: Project) -> None:
 
 def test_a_users_study_is_in_the_report(finished: Clone) -> None:
     planned = finished.plan("--config", MINE)
-    assert planned["train_variant"] == 3, "two rows, and the judge beside them"
+    assert planned["train_variant"] == 4, "three rows, and the judge beside two of them"
     assert not {"draw_figures_of_experts", "prepare_dataset"} & planned.keys()
     done = finished.snakemake(*SMOKE, "--config", MINE)
     assert done.status == 0, done.output[-6000:]
     smoke = finished.folder / "results" / "smoke"
     assert pd.read_csv(smoke / "papers/experts.mine/table.csv")["C"].tolist() == [1, 100]
+    measured = pd.read_csv(smoke / "papers/discriminative.negatives/metrics.csv").set_index("metric")["value"]
+    assert {"error", "error-without-negatives"} <= {*measured.index}
     report = (smoke / "report.html").read_text()
     assert 'id="paper-experts.mine"' in report
     assert "Study: mine" in report

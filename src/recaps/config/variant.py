@@ -147,6 +147,8 @@ class Study(Section):
     judged: Literal["held-out", "test"] = "held-out"
     """Images that it is judged on. `held-out`: the last sixth of the training images, which no row learns from; they
     take the place of the test images everywhere. `test`: the test images."""
+    measure: str | None = Field(None, pattern=r"^\w+:\w+$")
+    """A function that returns more numbers of a run, as `module:function` of the paper's package."""
     columns: tuple[str, ...] = ()
     """Metrics in the table. Empty: all accuracies and errors in percent, or all metrics if there are none."""
     figure: str | None = None

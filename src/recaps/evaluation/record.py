@@ -21,7 +21,8 @@ from recaps import io, layout, npz
 from recaps.arrays import Arrays
 from recaps.arrays import read as read_split
 from recaps.config.base import snapshot_of
-from recaps.config.variant import Paper, Variant
+from recaps.config.studies import Studied
+from recaps.config.variant import Paper, Study, Variant
 from recaps.errors import UserError
 from recaps.npz import Array
 from recaps.papers import of
@@ -174,20 +175,30 @@ class Run:
 def write(run: Run) -> None:
     """Write the record of a run, `numbers.csv` and `arrays.npz`, to its folder."""
     made: Record = importlib.import_module(f"recaps.papers.{of(run.name)}.record").record(run)
-    table = metric_rows([*made.rows, *(_of_study(run) if run.name != of(run.name) else [])])
+    more = _of_study(run, run.paper.study) if isinstance(run.paper, Studied) else []
+    table = metric_rows([*made.rows, *more])
     npz.save_parts(layout.arrays(run.folder), made.arrays, compressed=True)
     io.write_text(layout.numbers(run.folder), table.to_csv(index=False))
 
 
-def _of_study(run: Run) -> list[MetricRow]:
-    """What a table of a study may show besides: means of the scalar latents of the test images, and the diagnosis."""
+def _of_study(run: Run, study: Study) -> list[MetricRow]:
+    """What a table of a study may show besides: what it measures, means of the scalar latents of the test images, and
+    the diagnosis."""
+    measured: list[MetricRow] = []
+    if study.measure:
+        module, _, function = study.measure.partition(":")
+        measured = getattr(importlib.import_module(f"recaps.papers.{of(run.name)}.{module}"), function)(run)
     if not run.has(run.settings.test):
-        return []
+        return measured
     latents, on = run.latents(run.settings.test), run.test_set
     scalars = {name: each for name, each in latents.items() if each.ndim == 1 and name not in ("labels", "original")}
     rows = [run.mean(name.replace("_", "-"), each, "mean", on) for name, each in scalars.items() if len(each)]
     found = run.model().diagnosis(latents)
-    return [*rows, *(run.number(name.replace(" ", "-"), each, "diagnosis", on) for name, each in found.items())]
+    return [
+        *measured,
+        *rows,
+        *(run.number(name.replace(" ", "-"), each, "diagnosis", on) for name, each in found.items()),
+    ]
 
 
 def read_numbers(run: Path) -> pd.DataFrame:

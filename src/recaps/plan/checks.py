@@ -59,9 +59,11 @@ def _papers(project: Project) -> None:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
         needed = {"claims.yaml": True, "README.md": True, "record.py": True}
         needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
-        probed = [paper, *(study for key, study in project.studies.items() if of(key) == name)]
-        probes = {probe for each in probed for variant in each.variants.values() for probe in variant.probes}
+        studies = [study for key, study in project.studies.items() if of(key) == name]
+        probes = {probe for each in (paper, *studies) for variant in each.variants.values() for probe in variant.probes}
         needed["probes.py"] = bool(probes)
+        measures = [study.study.measure.split(":") for study in studies if study.study.measure]
+        needed |= {f"{module}.py": True for module, _ in measures}
         for file, is_needed in needed.items():
             if is_needed and not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
@@ -70,6 +72,8 @@ def _papers(project: Project) -> None:
                 _defined(paper_file(name, file), outputs, "draw")
         if probes:
             _defined(paper_file(name, "probes.py"), probes, "compute")
+        for module, function in measures:
+            _defined(paper_file(name, f"{module}.py"), [function], "measure")
 
 
 def _defined(file: Path, names: Iterable[str], what: str) -> None:

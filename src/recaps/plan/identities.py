@@ -142,7 +142,14 @@ class Identities:
     def _recording(self, wildcards: Any) -> list[str]:
         """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
         families = {module for each in self.plan.with_beside(wildcards).values() for module in family(each)}
-        return [f"recaps.papers.{of(wildcards.paper)}.record", "recaps.evaluation.record", *sorted(families)]
+        paper = f"recaps.papers.{of(wildcards.paper)}"
+        measured = self._measure_of(wildcards)
+        more = [f"{paper}.{measured.partition(':')[0]}"] if measured else []
+        return [f"{paper}.record", "recaps.evaluation.record", *more, *sorted(families)]
+
+    def _measure_of(self, wildcards: Any) -> str | None:
+        study = self.plan.project.studies.get(wildcards.paper)
+        return study.study.measure if study else None
 
     def _timed_families(self, wildcards: Any) -> list[str]:
         return sorted({module for variant in self.plan.timed(wildcards).values() for module in family(variant)})
@@ -160,6 +167,7 @@ class Identities:
             "protocols": untitled(paper.protocols),
             "datasets": self.plan.project.replaced,
             "beside": self.plan.beside_of(wildcards),
+            **({"measure": measure} if (measure := self._measure_of(wildcards)) else {}),
         }
 
     def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:

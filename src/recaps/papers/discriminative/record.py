@@ -43,8 +43,6 @@ def record(run: Run) -> Record:
         if _can_reach_zero(run.settings):
             rows += [run.number(f"coefficients-{name}", share, "fraction") for name, share in shares.items()]
         arrays["coefficients"] = {"values": spread(values)} | {name: np.array(share) for name, share in shares.items()}
-    if run.name == "discriminative.negatives":
-        rows.append(_without_negatives(run))
     decoder = run.beside.get(DECODER)
     if run.variant == OTHER and decoder is not None and decoder.seed == run.seed:
         found, arrays["decoded"] = _decoded(run, decoder)
@@ -81,7 +79,7 @@ def _can_reach_zero(variant: Variant) -> bool:
     return far[model.ascent] >= abs(model.initial)
 
 
-def _without_negatives(run: Run) -> MetricRow:
+def without_negatives(run: Run) -> list[MetricRow]:
     """The test error after all negative coefficients are set to 0."""
     model: Any = run.model()
     for coefficients in model.all_coefficients():
@@ -89,7 +87,7 @@ def _without_negatives(run: Run) -> MetricRow:
     split, cpu = run.split(run.settings.test), torch.device("cpu")
     made = latents_of(model, images_of(split, cpu), range(len(split.labels)), run.settings.training, cpu)
     right = highest_are_labels(made["scores"], made["labels"])
-    return run.number("error-without-negatives", 100 - 100 * right.mean(), "percent", _tested_on(run), n=len(right))
+    return [run.number("error-without-negatives", 100 - 100 * right.mean(), "percent", _tested_on(run), n=len(right))]
 
 
 def spread(values: Array) -> Array:

@@ -22,10 +22,6 @@ def record(run: Run) -> Record:
     """Accuracies of heads, reconstruction errors, and what figures 1 to 5 and section 2.2 need."""
     rows = [*run.accuracies(), run.number("loss-last-fifth", last_fifth(run.history()), "percent")]
     arrays: dict[str, Mapping[str, Array]] = {}
-    if run.name == "sparse.attacks":
-        from recaps.papers.sparse.attacks import robustness
-
-        return Record(rows + robustness(run), arrays)
     if not routes(run.settings):
         return Record(rows, arrays)
     test = run.settings.test
