@@ -13,7 +13,7 @@ rule score_claims:
     input:
         claims=plan.claims(),
         metrics=plan.metrics(),
-        records=plan.records(),
+        records=plan.records(plan.with_claims()),
         again=again("score_claims"),
     output:
         csv=report(

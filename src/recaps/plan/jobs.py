@@ -99,7 +99,7 @@ def every(plan: Plan) -> list[Job]:
         if settings.figures:
             drawn = [*plan.figures(paper), str(plan.files.shown(paper))]
             add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
-    add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records()], plan.scorecard())
+    add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records(plan.with_claims())], plan.scorecard())
     drawn = [*plan.tables(*plan.project.reported), *plan.figures(*plan.project.reported)]
     read = [*plan.scorecard(), *plan.metrics(), *plan.heads(), *plan.timings(), *plan.shown_runs(), *plan.records()]
     add("build_report", [*drawn, *read, *plan.datasets()], [plan.report()])

@@ -173,9 +173,9 @@ class Plan:
     def models(self) -> list[str]:
         return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
 
-    def records(self) -> list[str]:
-        """Return the records of all runs."""
-        return [str(self.files.run(*run) / "record.json") for run in self.runs()]
+    def records(self, papers: Iterable[str] = ()) -> list[str]:
+        """Return the records of all runs of the papers, or of some papers and studies."""
+        return [str(self.files.run(*run) / "record.json") for run in self.runs(papers)]
 
     def latents(self) -> list[str]:
         """Return all files that are read from trained models: latents, probes and scores."""
@@ -190,12 +190,15 @@ class Plan:
         papers = self.project.papers.items()
         return [str(self.files.timing(name, timing)) for name, paper in papers for timing in paper.timings]
 
-    def metrics(self) -> list[str]:
-        """Return the table of numbers of each paper, and of each study that measures a claim."""
+    def with_claims(self) -> list[str]:
+        """Return the papers, and the studies that measure a claim."""
         papers = self.project.papers
-        measured = [claim.measured_in for paper in papers for claim in checks.claims_of(paper)]
-        studies = [study for study in self.project.studies if study in measured]
-        return [str(self.files.metrics(name)) for name in (*papers, *studies)]
+        claimed = [claim.measured_in for paper in papers for claim in checks.claims_of(paper)]
+        return [*papers, *(study for study in self.project.studies if study in claimed)]
+
+    def metrics(self) -> list[str]:
+        """Return the tables of numbers of what measures the claims."""
+        return [str(self.files.metrics(name)) for name in self.with_claims()]
 
     def tables(self, *papers: str) -> list[str]:
         """Return the files of all tables, or of the tables of some papers."""

@@ -38,7 +38,7 @@ def has_compiler() -> bool:
     """Return whether Numba is installed. If not, say so once and switch to plain PyTorch in the whole process."""
     found = find_spec("numba") is not None
     if not found:
-        kernels._enabled = False  # as in `kernels.off`, for good
+        kernels.disable()
         print("recaps: Numba is missing, so plain PyTorch runs, slower on a CPU; pip install numba", file=sys.stderr)
     return found
 

@@ -46,11 +46,18 @@ def fits_votes(capsules: Tensor, weight: Tensor, more: int = 0) -> bool:
     return _enabled and known and weight.shape[2] + more <= LANES
 
 
+def disable() -> None:
+    """Use the plain versions from now on, as where there is no compiler."""
+    global _enabled
+    _enabled = False
+
+
 @contextmanager
 def off() -> Iterator[None]:
     """Use the plain versions within this context, for tests and benchmarks."""
     global _enabled
-    before, _enabled = _enabled, False
+    before = _enabled
+    disable()
     try:
         yield
     finally:

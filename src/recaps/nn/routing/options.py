@@ -102,6 +102,9 @@ class SimilarityOptions(PoseOptions):
     kernel_width: float = Field(1.0, gt=0)
     """Reading. Mean initial width l; widths spread by a tenth of it. The author's code draws widths from a normal
     distribution with mean 0 and standard deviation 0.1. The kernel of the class layer then stays near zero."""
+    channel_widths: bool = True
+    """Whether each type of output capsule has its own widths of the kernel, or all of a layer share them ("the
+    parameters of the kernel function could either be shared across convolutional channel or layer", section 4.1)."""
     lambda_init: tuple[float, float] = (12.0, 1.0)
     """Reading. Initial lambda_1 and lambda_2, from the author's last version."""
     class_scale: float = 0.0

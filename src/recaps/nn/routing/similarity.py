@@ -18,7 +18,8 @@ SMALL = 1e-6
 class SimilarityRouting(PoseRouting):
     """Similarity routing (*Learning to compute inner consensus*, section 4.1).
 
-    Each type of output capsule has its own parameters, except for the weights of the mixture.
+    Each type of output capsule has its own parameters, except for the weights of the mixture, and the widths without
+    `channel_widths`.
     """
 
     Options = SimilarityOptions
@@ -29,7 +30,8 @@ class SimilarityRouting(PoseRouting):
         gaussians, width, penalties = options.kernels[layer], options.kernel_width, options.lambda_init
         scale = options.class_scale if layer == 2 else 0.0
         self.mixture = nn.Parameter(torch.ones(gaussians))
-        self.widths = nn.Parameter(width * (1 + truncated_normal(gaussians, outputs, std=0.1)))
+        kernels = outputs if options.channel_widths else 1
+        self.widths = nn.Parameter(width * (1 + truncated_normal(gaussians, kernels, std=0.1)))
         self.lambda1 = nn.Parameter(torch.full((outputs,), penalties[0]))
         self.lambda2 = nn.Parameter(torch.full((outputs,), penalties[1]))
         self.theta1 = nn.Parameter(scale + truncated_normal(outputs, std=0.1))
@@ -43,7 +45,7 @@ class SimilarityRouting(PoseRouting):
             weight,
             fields,
             penalties=(self.lambda1.abs(), self.lambda2.abs()),
-            kernel=(self.mixture, self.widths),
+            kernel=(self.mixture, self.widths.expand(-1, len(self.theta1))),
             activation=(self.theta1, self.theta2, self.theta3),
             iterations=self.iterations,
             logits=self.logits,

@@ -27,12 +27,12 @@ def routing(model: MatrixCaps, images: Tensor, labels: Tensor) -> dict[str, Tens
     routed = model.routed(images)
     last = cast("CapsuleLayer", model.layers[-2])
     grid = (last.fields.height, last.fields.width, model.options.types[2])
-    effective = {f"effective-{k}": _effective_share(each.coupling) for k, each in enumerate(routed)}
+    effective = {f"effective-{k}": effective_share(each.coupling) for k, each in enumerate(routed)}
     coupling = routed[-1].coupling.squeeze(1).unflatten(1, grid)
     return {"images": images, "coupling": coupling, "scores": routed[-1].activations.squeeze(1), **effective}
 
 
-def _effective_share(coupling: Tensor) -> Tensor:
+def effective_share(coupling: Tensor) -> Tensor:
     """exp(entropy) / n of an assignment [B, P, n, J], normalised over its inputs: [B, P, J]."""
     shares = coupling / coupling.sum(2, keepdim=True).clamp_min(1e-30)
     return torch.special.entr(shares).sum(2).exp() / coupling.shape[2]
