@@ -508,3 +508,47 @@ def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:
     assert history[239]["reconstruction_error"] < 0.5 * history[160]["reconstruction_error"]
     assert latents["autoencoder_error"].mean() < 15
     assert latents["reconstruction_error"].mean() < 55
+
+
+# Two layers
+
+
+def test_a_second_layer_learns_from_the_capsules_of_the_first_alone() -> None:
+    net, data = model(layers=2, upper_capsules=2, autoencoder=0.0, encoder=0.5, code_length=None), batch()
+    net.configure(training())
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    for step in range(30):
+        net.training_step(data, step)
+    changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {"upper_encoder.weight", "upper_decoder.weight"}
+    assert net.visited.shape == (128, 2, 5)
+    assert net.sample()["restricted"].shape == (6, 2, 1, 20, 20)
+    assert net.reconstruct(data["images"]).shape == (8, 1, 20, 20)
+
+
+def test_a_step_of_the_second_layer_is_algorithm_1_on_the_capsules_of_the_first() -> None:
+    options = {"momentum": 0.0, "encoder_decay": 0.0, "encoder_rate": 2.0, "rate_end": 1.0, "autoencoder": 0.0}
+    net, data = model(layers=2, upper_capsules=2, code_length=None, **options), batch()
+    net.configure(training())
+    before = net.learning[0].weight.detach().clone()
+    net.training_step(data, 0)
+    first = Experts(ExpertsOptions(**SMALL), (1, 20, 20))
+    first.load_state_dict(
+        {name: net.state_dict()[name] for name in first.state_dict() if "visited" not in name}
+        | {name: values for name, values in first.state_dict().items() if "visited" in name}
+    )
+    with torch.no_grad():
+        capsules = first.encode(first.input_capsules(data["images"]))
+        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
+    expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    torch.testing.assert_close(net.learning[0].weight.detach(), before + 2 * 3 * expected, rtol=1e-4, atol=1e-7)
+
+
+def test_what_a_run_visited_counts_from_the_first_step_of_its_decoder() -> None:
+    net, data = model(), batch()
+    net.configure(training())
+    net.visited_sum += 100
+    for step in range(21):
+        net.training_step(data, step)
+    with torch.no_grad():
+        torch.testing.assert_close(net.visited_sum, net.encode(net.input_capsules(data["images"])).sum(0))

@@ -73,24 +73,45 @@ class Experts(Model):
         return self.scale * self.autoencoder.as_capsules(self.autoencoder.encode(images))
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """Output capsules x_j of z_i (eqs. 3 and 4): [B, I, d] to [B, J, D]."""
-        squashed = squash(inputs)
-        coupling = self.coupling(self.encoder, squashed)
-        with float32(inputs):
-            return squash(mixed(squashed, coupling, self.encoder.weight))
+        """Output capsules x_j of z_i: [B, I, d] to [B, J, D]."""
+        return self.up(self.learning[0], self.below(inputs))
 
     def decode(self, capsules: Tensor) -> Tensor:
         """Reconstructed input capsules z~_i of x_j: [B, J, D] to [B, I, d]."""
-        coupling = self.coupling(self.decoder, capsules)
+        return self.lower(self.down(self.learning[1], capsules))
+
+    def up(self, encoder: Votes, inputs: Tensor) -> Tensor:
+        """Capsules of a layer, x_j, from those below before the squash, z_i (eqs. 3 and 4): [B, I, d] to [B, J, D]."""
+        squashed = squash(inputs)
+        coupling = self.coupling(encoder, squashed)
+        with float32(inputs):
+            return squash(mixed(squashed, coupling, encoder.weight))
+
+    def down(self, decoder: Votes, capsules: Tensor) -> Tensor:
+        """Reconstructed capsules below a layer, z~_i, from its own, x_j: [B, J, D] to [B, I, d]."""
+        coupling = self.coupling(decoder, capsules)
         with float32(capsules):
-            return mixed(capsules, coupling, self.decoder.weight) / self.options.decoder_scale
+            return mixed(capsules, coupling, decoder.weight) / self.options.decoder_scale
+
+    @property
+    def learning(self) -> tuple[Votes, Votes]:
+        """Encoder and decoder of the layer that learns."""
+        return self.encoder, self.decoder
+
+    def below(self, inputs: Tensor) -> Tensor:
+        """The capsules below the layer that learns, before the squash, from the input capsules z_i."""
+        return inputs
+
+    def lower(self, made: Tensor) -> Tensor:
+        """Reconstructed input capsules z~_i from the reconstructed capsules below the layer that learns."""
+        return made
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
-        """Coupling of the encoder or the decoder, [B, sources, targets]: sums to one over the sources.
+        """Coupling of an encoder or a decoder, [B, sources, targets]: sums to one over the sources.
 
-        That of the encoder may instead sum to one over the targets (`coupling_axis`).
+        That of an encoder may instead sum to one over the targets (`coupling_axis`).
         """
-        over_targets = part is self.encoder and self.options.coupling_axis == "outputs"
+        over_targets = part is self.learning[0] and self.options.coupling_axis == "outputs"
         with float32(capsules):
             return cosine_coupling(part(capsules), self.options.iterations, 2 if over_targets else 1)
 
@@ -120,8 +141,8 @@ class Experts(Model):
         )
         options = self.options
         self.descents = {
-            "encoder": _descent(self.encoder, options.encoder_rate, options.encoder_decay, options.momentum),
-            "decoder": _descent(self.decoder, options.decoder_rate, options.decoder_decay, options.momentum),
+            "encoder": _descent(self.learning[0], options.encoder_rate, options.encoder_decay, options.momentum),
+            "decoder": _descent(self.learning[1], options.decoder_rate, options.decoder_decay, options.momentum),
         }
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -136,6 +157,8 @@ class Experts(Model):
         super().schedule(step)
         self.phase = phase_at(self.ends, step)
         self.scaling = step == self.ends[0] and self.options.code_length is not None
+        if step == self.ends[1]:  # nothing was visited yet, even if the run started from another
+            self.visited_sum.zero_()
         if self.phase != "autoencoder":
             place = PHASES.index(self.phase)
             done = (step - self.ends[place - 1]) / (self.ends[place] - self.ends[place - 1])
@@ -182,10 +205,10 @@ class Experts(Model):
             `gap`: log marginal (eq. 10) of the data minus that of the mixed capsules; mean `length` |z_j|,
             `activation` |x_j| and `mixed_activation` |x~_i|.
         """
-        capsules = squash(inputs)
-        coupling = self.coupling(self.encoder, capsules)
+        encoder, capsules = self.learning[0], squash(self.below(inputs))
+        coupling = self.coupling(encoder, capsules)
         with float32(inputs):
-            update = encoder_update(capsules, coupling, self.encoder.weight)
+            update = encoder_update(capsules, coupling, encoder.weight)
         self._ascend(update.change)
         return {
             "loss": summed_squared_error(update.inputs, capsules).mean(),
@@ -203,21 +226,23 @@ class Experts(Model):
             `length` |z~_i|, `activation` |x_j| and `mixed_activation` |x~_j|; summed squared `reconstruction_error` of
             the whole chain, for `WATCHED` images.
         """
-        capsules = self.encode(inputs)
+        decoder, below = self.learning[1], self.below(inputs)
+        capsules = self.up(self.learning[0], below)
         self.visited_sum += capsules.sum(0)
         self.visited.copy_(torch.cat([capsules, self.visited])[: len(self.visited)])
-        coupling = self.coupling(self.decoder, capsules)
+        coupling = self.coupling(decoder, capsules)
         with float32(inputs):
             scale = self.options.decoder_scale
-            update = decoder_update(capsules, coupling, self.decoder.weight, scale * inputs)
+            update = decoder_update(capsules, coupling, decoder.weight, scale * below)
         self._ascend(update.change)
         made = update.sums / scale
+        pictures = self.pictures(self.lower(made[:WATCHED]))
         return {
-            "loss": summed_squared_error(made, inputs).mean(),
+            "loss": summed_squared_error(made, below).mean(),
             "length": made.norm(dim=2).mean(),
             "activation": capsules.norm(dim=2).mean(),
             "mixed_activation": update.capsules.norm(dim=2).mean(),
-            "reconstruction_error": summed_squared_error(self.pictures(made[:WATCHED]), images[:WATCHED]).mean(),
+            "reconstruction_error": summed_squared_error(pictures, images[:WATCHED]).mean(),
         }
 
     def _ascend(self, change: Tensor) -> None:
@@ -233,7 +258,7 @@ class Experts(Model):
         """
         if self.phase == "autoencoder":
             return 0
-        few, long, many, short = self.decoder.weight.shape
+        few, long, many, short = self.learning[1].weight.shape
         product = 2 * few * long * many * short  # of all matrices with as many capsules
         routing = product + (2 + 4 * self.options.iterations - 2) * few * many * long
         if self.phase == "encoder":
@@ -293,8 +318,9 @@ class Experts(Model):
         if self.options.sample_coupling == "routed":
             return self.pictures(self.decode(alone))
         with float32(capsules):
-            coupling = capsules.new_ones(*alone.shape[:2], self.decoder.weight.shape[2])
-            return self.pictures(mixed(alone, coupling, self.decoder.weight) / self.options.decoder_scale)
+            weight = self.learning[1].weight
+            coupling = capsules.new_ones(*alone.shape[:2], weight.shape[2])
+            return self.pictures(self.lower(mixed(alone, coupling, weight) / self.options.decoder_scale))
 
     def side(self, values: Tensor) -> Tensor:
         """Return 1 where samples [n, J, D] lie in the half of the sphere that training visited, -1 elsewhere: [n, J].
@@ -406,4 +432,6 @@ def phase_at(ends: tuple[int, int, int], step: int) -> str:
 
 
 def build(options: ExpertsOptions, image_shape: tuple[int, int, int], classes: int) -> Experts:
-    return Experts(options, image_shape)
+    from recaps.papers.experts.deeper import DeeperExperts
+
+    return (Experts if options.layers == 1 else DeeperExperts)(options, image_shape)

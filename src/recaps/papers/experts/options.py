@@ -24,6 +24,11 @@ class ExpertsOptions(ModelOptions):
     """Output capsules."""
     capsule_dim: int = Field(16, ge=1)
     """Dimensions of an output capsule."""
+    layers: Literal[1, 2] = 1
+    """Layers of experts; the paper has one. With two, the first is trained before, in the run that this one starts
+    from, and W and U are those of the second."""
+    upper_capsules: int = Field(10, ge=1)
+    """Capsules of the second layer, of `capsule_dim` dimensions."""
     iterations: int = Field(3, ge=1)
     """Reading. Iterations of cosine routing; the paper gives none."""
     coupling_axis: Literal["inputs", "outputs"] = "inputs"
