@@ -41,7 +41,8 @@ class Numbers:
 
     def __init__(self, record: Path, paper: str) -> None:
         files = Layout(record)
-        self.folder, self.metrics = FOLDER / paper, pd.DataFrame(columns=["variant", "metric", "value"])
+        self.paper, self.folder, self.files = paper, FOLDER / paper, files
+        self.metrics = pd.DataFrame(columns=["variant", "metric", "value"])
         if files.metrics(paper).exists():
             self.metrics = pd.read_csv(files.metrics(paper))
         self.card = scorecard.load(files.scorecard()[0]).set_index("id")
@@ -70,12 +71,19 @@ class Numbers:
         """The p-value of a claim."""
         return float(self.card["p_value"].get(claim, math.nan))
 
-    def study(self, file: str, column: str, **where: object) -> float:
-        """The mean of a column of a study's table, over the rows with the values `where`."""
-        rows = pd.read_csv(self.folder / file)
-        for name, value in where.items():
-            rows = rows[rows[name] == value]
-        return float(rows[column].mean())
+    def study(self, name: str, column: str, **where: object) -> float:
+        """The mean of a column of a study's published table, or of a table in the paper's folder, e.g. `svm.csv`.
+
+        It is over the rows with the values `where`; "": those that have none.
+        """
+        published = self.files.paper(f"{self.paper}.{name}") / "table.csv"
+        file = self.folder / name if name.endswith(".csv") else published
+        if not file.exists():
+            return math.nan
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+        for option, value in where.items():
+            rows = rows[rows[option] == str(value)]
+        return float(pd.to_numeric(rows[column], errors="coerce").mean())
 
 
 def read(record: Path, config: Path, paper: str = "") -> list[str]:
