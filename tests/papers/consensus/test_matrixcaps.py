@@ -197,7 +197,7 @@ def test_logits_are_those_of_the_activations(routing: str) -> None:
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_the_probe_returns_assignments_and_effective_shares(routing: str) -> None:
+def test_the_probe_returns_assignments_andeffective_shares(routing: str) -> None:
     net = model((1, 28, 28), 5, routing=routing, conv_channels=8, types=(2, 4, 3)).eval()
     with torch.inference_mode():
         found = probes.routing(net, random(2, 1, 28, 28), torch.tensor([1, 2]))
@@ -211,9 +211,9 @@ def test_the_probe_returns_assignments_and_effective_shares(routing: str) -> Non
         assert (found[f"effective-{k}"] < 1 + 1e-5).all()
 
 
-def test_the_effective_share_counts_equal_parts() -> None:
+def test_theeffective_share_counts_equal_parts() -> None:
     coupling = torch.tensor([0.25, 0.25, 0, 0, 0, 0]).view(1, 1, 6, 1)
-    torch.testing.assert_close(probes._effective_share(coupling), torch.full((1, 1, 1), 2 / 6))
+    torch.testing.assert_close(probes.effective_share(coupling), torch.full((1, 1, 1), 2 / 6))
 
 
 def test_nothing_of_a_network_stays_behind_when_it_moves() -> None:

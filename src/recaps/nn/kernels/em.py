@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES, SHARE, VARIANCE
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
-from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.inputs import Inputs, field_vote_adjoint, field_votes, gradients_of, inputs_of, no_gradients
 from recaps.nn.kernels.vector import add_to, at_least, at_most, exp, expm1, first, largest, load, log, splat, store
 from recaps.nn.kernels.vector import total as sum_of_lanes
 
@@ -25,6 +25,30 @@ SMALLEST_SHARE, SMALLEST_VARIANCE = np.float32(SHARE), np.float32(VARIANCE)
 CONSTANT = np.float32(POSE * math.log(2 * math.pi))
 #: The logit of lanes that hold no output.
 LOWEST = np.float32(-np.inf)
+
+
+class Parameters(NamedTuple):
+    """Each [LANES]; the gradients of each part of the batch [parts, LANES]."""
+
+    beta_u: Any
+    beta_a: Any
+
+
+class States(NamedTuple):
+    """Coupling [n, LANES], mean and variance [16, LANES], total and activation [LANES], of each [T, B, P] or of one."""
+
+    coupling: Any
+    mean: Any
+    variance: Any
+    total: Any
+    activation: Any
+
+
+class Moments(NamedTuple):
+    """Gradients of the mean and variance of the votes at one position, each [16, LANES]."""
+
+    mean: Any
+    variance: Any
 
 
 def fused_em_routing(
@@ -56,33 +80,21 @@ class _FusedEM(torch.autograd.Function):
         temperatures: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
-        arrays = [
-            array(poses.float()),
-            array(activations.float()),
-            array(fields.children.int()),
-            lanes(weight.float().flatten(2).transpose(1, 2)),
-            lanes(beta_u.float()),
-            lanes(beta_a.float()),
-            array(temperatures.float()),
-        ]
+        inputs = inputs_of(poses, activations, weight, fields)
+        parameters = Parameters(lanes(beta_u.float()), lanes(beta_a.float()))
         steps, batch = len(temperatures), len(poses)
-        real = arrays[0].dtype
+        shapes = ((slots, LANES), (POSE, LANES), (POSE, LANES), (LANES,), (LANES,))
+        states = States(*(np.empty((steps, batch, positions, *shape), np.float32) for shape in shapes))
         shares = 1 / (fields.parents * outputs)[fields.children].float()
-        coupling = np.empty((steps, batch, positions, slots, LANES), real)
-        coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
-        mean = np.empty((steps, batch, positions, POSE, LANES), real)
-        variance = np.empty_like(mean)
-        total = np.empty((steps, batch, positions, LANES), real)
-        activation = np.empty_like(total)
-        state = (coupling, mean, variance, total, activation)
-        in_parts(_forward, *arrays, outputs, *state)
+        states.coupling[0] = lanes(shares[:, :, None].expand(-1, -1, outputs))
+        ctx.arguments = inputs, parameters, array(temperatures.float()), outputs, states
+        in_parts(_forward, *ctx.arguments)
         ctx.save_for_backward(poses, activations, weight, beta_u, beta_a)
-        ctx.arrays, ctx.state, ctx.outputs = arrays, state, outputs
         ctx.dtypes = [tensor.dtype for tensor in (poses, activations, weight, beta_u, beta_a)]
         made = [
-            torch.from_numpy(mean[-1, ..., :outputs]).transpose(2, 3).contiguous(),
-            torch.from_numpy(activation[-1, ..., :outputs].copy()),
-            torch.from_numpy(coupling[-1, ..., :outputs].copy()),
+            torch.from_numpy(states.mean[-1, ..., :outputs]).transpose(2, 3).contiguous(),
+            torch.from_numpy(states.activation[-1, ..., :outputs].copy()),
+            torch.from_numpy(states.coupling[-1, ..., :outputs].copy()),
         ]
         ctx.mark_non_differentiable(made[2])
         return made[0], made[1], made[2]
@@ -91,23 +103,13 @@ class _FusedEM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mean: Tensor, grad_activation: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
-        poses, _activations, children, weight, *_rest = ctx.arrays
-        real, threads = poses.dtype, torch.get_num_threads()
-        positions, slots = children.shape
-        gradients = (
-            np.zeros_like(poses),
-            np.zeros(poses.shape[:2], real),
-            np.zeros((threads, *weight.shape), real),
-            np.zeros((threads, LANES), real),
-            np.zeros((threads, LANES), real),
-        )
-        scratch = np.empty((threads, 2, positions, slots, LANES), real)
+        inputs, parameters, _, outputs, _ = ctx.arguments
+        grad_inputs, parts = no_gradients(inputs), torch.get_num_threads()
+        gradients = Parameters(*(np.zeros((parts, LANES), np.float32) for _ in parameters))
         at = (lanes(grad_mean.transpose(2, 3).float()), lanes(grad_activation.float()))
-        in_parts(_backward, *ctx.arrays, ctx.outputs, *ctx.state, *at, *gradients, scratch)
-        by_pose, by_activation, by_weight, by_beta_u, by_beta_a = (torch.from_numpy(each) for each in gradients)
-        to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
-        betas = (each.sum(0)[: ctx.outputs] for each in (by_beta_u, by_beta_a))
-        made = (by_pose, by_activation, to_weight, *betas)
+        in_parts(_backward, *ctx.arguments, *at, grad_inputs, gradients)
+        betas = (torch.from_numpy(each).sum(0)[:outputs] for each in gradients)
+        made = (*gradients_of(grad_inputs, outputs), *betas)
         return *(tensor.to(kind) for tensor, kind in zip(made, ctx.dtypes, strict=True)), None, None
 
 
@@ -122,42 +124,31 @@ def _sum_of_logs(values: Any) -> Any:
 
 @kernel
 def _forward(
-    part: int,
-    parts: int,
-    poses: Any,
-    activations: Any,
-    children: Any,
-    weight: Any,
-    beta_u: Any,
-    beta_a: Any,
-    temperatures: Any,
-    outputs: int,
-    coupling: Any,
-    mean: Any,
-    variance: Any,
-    total: Any,
-    activation: Any,
+    part: int, parts: int, inputs: Inputs, parameters: Parameters, temperatures: Any, outputs: int, states: States
 ) -> None:
-    """Shapes: weight [n, 16, LANES], coupling [T, B, P, n, LANES], mean and variance [T, B, P, 16, LANES], total and
-    activation [T, B, P, LANES]."""
-    steps, batch, positions, slots = coupling.shape[:4]
+    """Compute the states of all iterations, from the coupling of the first."""
+    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], inputs.poses.shape[1]
     votes, share = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
-    highest, sums = np.empty((poses.shape[1], LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
+    highest, sums = np.empty((capsules, LANES), np.float32), np.empty((capsules, LANES), np.float32)
     present = _present(outputs)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for t in range(steps):
             for p in range(positions):
-                for s in range(slots):
-                    vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
-                own = (mean[t, b, p], variance[t, b, p], total[t, b, p])
-                _maximise(votes, activations[b], children[p], coupling[t, b, p], share, *own)
-                offset = _activate(
-                    variance[t, b, p], total[t, b, p], beta_u, beta_a, temperatures[t], activation[t, b, p]
-                )
+                field_votes(inputs, b, p, votes)
+                own = _at(states, t, b, p)
+                _maximise(votes, inputs.activations[b], inputs.children[p], share, own)
+                offset = _activate(own, parameters, temperatures[t])
                 if t + 1 < steps:
-                    _log_densities(votes, mean[t, b, p], variance[t, b, p], offset, coupling[t + 1, b, p])
+                    _log_densities(votes, own, offset, states.coupling[t + 1, b, p])
             if t + 1 < steps:
-                _softmax_over_parents(coupling[t + 1, b], children, present, highest, sums)
+                _softmax_over_parents(states.coupling[t + 1, b], inputs.children, present, highest, sums)
+
+
+@compiled
+def _at(states: Any, t: Any, b: Any, p: Any) -> Any:
+    """Return the states of one position."""
+    coupling, mean, variance, total, activation = states
+    return States(coupling[t, b, p], mean[t, b, p], variance[t, b, p], total[t, b, p], activation[t, b, p])
 
 
 @compiled
@@ -170,16 +161,14 @@ def _present(outputs: Any) -> Any:
 
 
 @compiled
-def _maximise(
-    votes: Any, activations: Any, children: Any, coupling: Any, share: Any, mean: Any, variance: Any, total: Any
-) -> None:
+def _maximise(votes: Any, activations: Any, children: Any, share: Any, own: Any) -> None:
     """Mean, variance and total weight of the votes at one position; `share` [n, LANES] is scratch memory."""
     slots, added = len(children), splat(ZERO)
     for s in range(slots):
-        weight = load(coupling, s * LANES) * splat(activations[children[s]])
+        weight = load(own.coupling, s * LANES) * splat(activations[children[s]])
         store(share, s * LANES, weight)
         added = added + weight
-    store(total, 0, added)
+    store(own.total, 0, added)
     inverse = ONE / (added + SMALLEST_SHARE)
     for at in range(0, SIZE, FOUR_ROWS):
         w = x = y = z = splat(ZERO)
@@ -194,11 +183,10 @@ def _maximise(
             d0, d1 = load(votes, v) - m0, load(votes, v + LANES) - m1
             d2, d3 = load(votes, v + 2 * LANES) - m2, load(votes, v + 3 * LANES) - m3
             w, x, y, z = w + weight * d0 * d0, x + weight * d1 * d1, y + weight * d2 * d2, z + weight * d3 * d3
-        _store_four(mean, at, m0, m1, m2, m3)
+        _store_four(own.mean, at, m0, m1, m2, m3)
         s0, s1, s2, s3 = w * inverse, x * inverse, y * inverse, z * inverse
-        _store_four(
-            variance, at, s0 + SMALLEST_VARIANCE, s1 + SMALLEST_VARIANCE, s2 + SMALLEST_VARIANCE, s3 + SMALLEST_VARIANCE
-        )
+        least = SMALLEST_VARIANCE
+        _store_four(own.variance, at, s0 + least, s1 + least, s2 + least, s3 + least)
 
 
 @compiled
@@ -215,12 +203,12 @@ def _store_four(array: Any, at: Any, a: Any, b: Any, c: Any, d: Any) -> None:
 
 
 @compiled
-def _activate(variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: Any, activation: Any) -> Any:
+def _activate(own: Any, parameters: Any, temperature: Any) -> Any:
     """Write the activation, and return the part of the log density that is equal for all votes."""
-    logs = _sum_of_logs(variance)
-    cost = load(total, 0) * (SIXTEEN * load(beta_u, 0) + HALF * logs)
-    logit = temperature * (load(beta_a, 0) - cost)
-    store(activation, 0, ONE / (TWO + expm1(MINUS * logit)))
+    logs = _sum_of_logs(own.variance)
+    cost = load(own.total, 0) * (SIXTEEN * load(parameters.beta_u, 0) + HALF * logs)
+    logit = temperature * (load(parameters.beta_a, 0) - cost)
+    store(own.activation, 0, ONE / (TWO + expm1(MINUS * logit)))
     # log(sigmoid(x)) = min(x, 0) - log(1 + exp(-|x|))
     below = at_most(logit, splat(ZERO))
     log_activation = below - log(ONE + exp(below + below - logit))
@@ -228,13 +216,13 @@ def _activate(variance: Any, total: Any, beta_u: Any, beta_a: Any, temperature: 
 
 
 @compiled
-def _log_densities(votes: Any, mean: Any, variance: Any, offset: Any, logits: Any) -> None:
+def _log_densities(votes: Any, own: Any, offset: Any, logits: Any) -> None:
     slots = len(votes)
     for s in range(slots):
         store(logits, s * LANES, offset)
     for at in range(0, SIZE, FOUR_ROWS):
-        m0, m1, m2, m3 = _load_four(mean, at)
-        v0, v1, v2, v3 = _load_four(variance, at)
+        m0, m1, m2, m3 = _load_four(own.mean, at)
+        v0, v1, v2, v3 = _load_four(own.variance, at)
         p0, p1, p2, p3 = HALF / v0, HALF / v1, HALF / v2, HALF / v3
         for s in range(slots):
             v, to = s * SIZE + at, s * LANES
@@ -275,92 +263,55 @@ def _softmax_over_parents(logits: Any, children: Any, present: Any, highest: Any
 def _backward(
     part: int,
     parts: int,
-    poses: Any,
-    activations: Any,
-    children: Any,
-    weight: Any,
-    beta_u: Any,
-    beta_a: Any,
+    inputs: Inputs,
+    parameters: Parameters,
     temperatures: Any,
     outputs: int,
-    coupling: Any,
-    mean: Any,
-    variance: Any,
-    total: Any,
-    activation: Any,
-    given_mean: Any,
-    given_activation: Any,
-    grad_poses: Any,
-    grad_activations: Any,
-    grad_weight: Any,
-    grad_beta_u: Any,
-    grad_beta_a: Any,
-    scratch: Any,
+    states: States,
+    grad_mean: Any,
+    grad_activation: Any,
+    grad_inputs: Inputs,
+    gradients: Parameters,
 ) -> None:
-    """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES] and activation [B, P, LANES].
-    Each part has its own gradients of weight and betas."""
-    steps, batch, positions, slots = coupling.shape[:4]
+    """Add to the gradients of the inputs and parameters, from those of the last mean [B, P, 16, LANES] and activation
+    [B, P, LANES]."""
+    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], inputs.poses.shape[1]
     votes, grad_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
-    grad_mean, grad_variance = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
-    precision, sums = np.empty((POSE, LANES), np.float32), np.empty((poses.shape[1], LANES), np.float32)
-    share = np.empty((slots, LANES), np.float32)
-    grad_coupling, grad_density, is_output = scratch[part, 0], scratch[part, 1], load(_present(outputs), 0)
+    precision, grad = np.empty_like(grad_vote), Moments(np.empty_like(grad_vote), np.empty_like(grad_vote))
+    share, sums = np.empty((slots, LANES), np.float32), np.empty((capsules, LANES), np.float32)
+    grad_density, is_output = np.empty((positions, slots, LANES), np.float32), load(_present(outputs), 0)
+    grad_coupling, to = np.empty_like(grad_density), Parameters(gradients.beta_u[part], gradients.beta_a[part])
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         grad_density[:] = ZERO
         for t in range(steps - 1, -1, -1):
             if t + 1 < steps:
-                _softmax_adjoint(coupling[t + 1, b], children, grad_coupling, grad_density, sums)
+                _softmax_adjoint(states.coupling[t + 1, b], inputs.children, grad_coupling, grad_density, sums)
             for p in range(positions):
-                for s in range(slots):
-                    vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
-                own, on = (mean[t, b, p], variance[t, b, p]), load(activation[t, b, p], 0)
+                field_votes(inputs, b, p, votes)
+                own = _at(states, t, b, p)
+                on = load(own.activation, 0)
                 for at in range(0, SIZE, LANES):
-                    store(precision, at, ONE / load(variance[t, b, p], at))
+                    store(precision, at, ONE / load(own.variance, at))
                 if t + 1 == steps:
-                    grad_mean[:] = given_mean[b, p]
-                    grad_variance[:] = ZERO
-                    grad_logit = load(given_activation[b, p], 0) * on * (ONE - on)
+                    grad.mean[:] = grad_mean[b, p]
+                    grad.variance[:] = ZERO
+                    grad_logit = load(grad_activation[b, p], 0) * on * (ONE - on)
                 else:
-                    grad_offset = _density_adjoint(
-                        votes, mean[t, b, p], precision, grad_density[p], grad_mean, grad_variance
-                    )
-                    grad_logit = grad_offset * (ONE - on)
-                grad_total = _activation_adjoint(
-                    variance[t, b, p],
-                    precision,
-                    load(total[t, b, p], 0),
-                    beta_u,
-                    temperatures[t],
-                    is_output,
-                    grad_logit,
-                    grad_variance,
-                    grad_beta_u[part],
-                    grad_beta_a[part],
-                )
-                inverse = ONE / (load(total[t, b, p], 0) + SMALLEST_SHARE)
+                    grad_logit = _density_adjoint(votes, own.mean, precision, grad_density[p], grad) * (ONE - on)
+                grad_total = _activation_adjoint(own, precision, parameters, temperatures[t], grad_logit, grad, to)
+                inverse = ONE / (load(own.total, 0) + SMALLEST_SHARE)
                 for s in range(slots):
-                    seen = splat(activations[b, children[p, s]])
-                    store(share, s * LANES, load(coupling[t, b, p], s * LANES) * seen * inverse)
-                _deviations_adjoint(votes, mean[t, b, p], share, grad_mean, grad_variance)
+                    seen = splat(inputs.activations[b, inputs.children[p, s]])
+                    store(share, s * LANES, load(own.coupling, s * LANES) * seen * inverse)
+                _deviations_adjoint(votes, own.mean, share, grad)
                 for s in range(slots):
-                    child, at = children[p, s], s * LANES
-                    seen, shares = splat(activations[b, child]), load(coupling[t, b, p], at)
-                    grad_share = _vote_adjoint(
-                        votes[s],
-                        *own,
-                        precision,
-                        load(share, at),
-                        load(grad_density[p], at),
-                        grad_mean,
-                        grad_variance,
-                        grad_vote,
-                    )
+                    child, at = inputs.children[p, s], s * LANES
+                    factors = load(share, at), load(grad_density[p], at)
+                    grad_share = _vote_adjoint(votes[s], own, precision, *factors, grad, grad_vote)
                     grad_weighed = is_output * (grad_total + grad_share * inverse)
-                    grad_activations[b, child] += first(sum_of_lanes(grad_weighed * shares))
-                    store(grad_coupling[p], at, grad_weighed * seen)
-                    vote_adjoint(
-                        weight, s, poses[b, child], grad_vote, 0, LANES, grad_weight[part], grad_poses[b, child]
-                    )
+                    grad_inputs.activations[b, child] += first(sum_of_lanes(grad_weighed * load(own.coupling, at)))
+                    store(grad_coupling[p], at, grad_weighed * splat(inputs.activations[b, child]))
+                    field_vote_adjoint(inputs, b, p, s, grad_vote, 0, part, grad_inputs)
 
 
 @compiled
@@ -381,9 +332,7 @@ def _softmax_adjoint(coupling: Any, children: Any, grad_coupling: Any, grad_logi
 
 
 @compiled
-def _density_adjoint(
-    votes: Any, mean: Any, precision: Any, grad_density: Any, grad_mean: Any, grad_variance: Any
-) -> Any:
+def _density_adjoint(votes: Any, mean: Any, precision: Any, grad_density: Any, grad: Any) -> Any:
     """Set the gradients of mean and variance through the log densities, and return that of their common part."""
     slots, grad_offset = len(votes), splat(ZERO)
     for s in range(slots):
@@ -396,39 +345,30 @@ def _density_adjoint(
             off0, off1 = (load(votes, v) - m0) * p0, (load(votes, v + LANES) - m1) * p1
             d0, d1 = d * off0, d * off1
             w, x, y, z = w + d0, x + d1, y + d0 * off0, z + d1 * off1
-        store(grad_mean, at, w)
-        store(grad_mean, at + LANES, x)
-        store(grad_variance, at, HALF * (y - grad_offset * p0))
-        store(grad_variance, at + LANES, HALF * (z - grad_offset * p1))
+        store(grad.mean, at, w)
+        store(grad.mean, at + LANES, x)
+        store(grad.variance, at, HALF * (y - grad_offset * p0))
+        store(grad.variance, at + LANES, HALF * (z - grad_offset * p1))
     return grad_offset
 
 
 @compiled
 def _activation_adjoint(
-    variance: Any,
-    precision: Any,
-    total: Any,
-    beta_u: Any,
-    temperature: Any,
-    is_output: Any,
-    grad_logit: Any,
-    grad_variance: Any,
-    grad_beta_u: Any,
-    grad_beta_a: Any,
+    own: Any, precision: Any, parameters: Any, temperature: Any, grad_logit: Any, grad: Any, gradients: Any
 ) -> Any:
     """Add the gradients of variance and betas through the activation, and return that of the total weight."""
-    grad_cost = MINUS * temperature * grad_logit
-    grad_total = grad_cost * (SIXTEEN * load(beta_u, 0) + HALF * _sum_of_logs(variance))
-    add_to(grad_beta_a, 0, is_output * temperature * grad_logit)
-    add_to(grad_beta_u, 0, is_output * grad_cost * total * SIXTEEN)
+    grad_cost, total = MINUS * temperature * grad_logit, load(own.total, 0)
+    grad_total = grad_cost * (SIXTEEN * load(parameters.beta_u, 0) + HALF * _sum_of_logs(own.variance))
+    add_to(gradients.beta_a, 0, temperature * grad_logit)
+    add_to(gradients.beta_u, 0, grad_cost * total * SIXTEEN)
     grad_logs = HALF * grad_cost * total
     for at in range(0, SIZE, LANES):
-        add_to(grad_variance, at, grad_logs * load(precision, at))
+        add_to(grad.variance, at, grad_logs * load(precision, at))
     return grad_total
 
 
 @compiled
-def _deviations_adjoint(votes: Any, mean: Any, share: Any, grad_mean: Any, grad_variance: Any) -> None:
+def _deviations_adjoint(votes: Any, mean: Any, share: Any, grad: Any) -> None:
     """Add the gradient of the mean through the deviations from it; share [n, LANES] has the divisor.
 
     Their weighted sum is not zero: the divisor is larger than the sum of weights, and large means are rounded.
@@ -440,28 +380,20 @@ def _deviations_adjoint(votes: Any, mean: Any, share: Any, grad_mean: Any, grad_
             weight, v = load(share, s * LANES), s * SIZE + at
             w, x = w + weight * (load(votes, v) - m0), x + weight * (load(votes, v + LANES) - m1)
             y, z = y + weight * (load(votes, v + 2 * LANES) - m2), z + weight * (load(votes, v + 3 * LANES) - m3)
-        v0, v1, v2, v3 = _load_four(grad_variance, at)
-        a0, a1, a2, a3 = _load_four(grad_mean, at)
-        _store_four(grad_mean, at, a0 - TWO * w * v0, a1 - TWO * x * v1, a2 - TWO * y * v2, a3 - TWO * z * v3)
+        v0, v1, v2, v3 = _load_four(grad.variance, at)
+        a0, a1, a2, a3 = _load_four(grad.mean, at)
+        _store_four(grad.mean, at, a0 - TWO * w * v0, a1 - TWO * x * v1, a2 - TWO * y * v2, a3 - TWO * z * v3)
 
 
 @compiled
 def _vote_adjoint(
-    votes: Any,
-    mean: Any,
-    variance: Any,
-    precision: Any,
-    share: Any,
-    grad_density: Any,
-    grad_mean: Any,
-    grad_variance: Any,
-    grad_vote: Any,
+    votes: Any, own: Any, precision: Any, share: Any, grad_density: Any, grad: Any, grad_vote: Any
 ) -> Any:
     """Set the gradient of a vote through mean, variance and log density, and return that of its share."""
     grad_share = splat(ZERO)
     for at in range(0, SIZE, LANES):
-        off, grad_m, grad_v = load(votes, at) - load(mean, at), load(grad_mean, at), load(grad_variance, at)
-        spread = load(variance, at) - SMALLEST_VARIANCE
+        off, grad_m, grad_v = load(votes, at) - load(own.mean, at), load(grad.mean, at), load(grad.variance, at)
+        spread = load(own.variance, at) - SMALLEST_VARIANCE
         grad_share = grad_share + (off * grad_m + (off * off - spread) * grad_v)
         store(grad_vote, at, share * (grad_m + TWO * grad_v * off) - grad_density * off * load(precision, at))
     return grad_share

@@ -5,7 +5,7 @@ Output capsules do not compete, so a kernel computes all iterations of a positio
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,32 @@ from torch.autograd.function import once_differentiable
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
-from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.inputs import Inputs, field_vote_adjoint, field_votes, gradients_of, inputs_of, no_gradients
 from recaps.nn.kernels.vector import add_to, at_least, exp, first, load, splat, store, total
 
 #: Values of the votes of a slot.
 SIZE = POSE * LANES
 ZERO, ONE, TWO, MINUS = (np.float32(number) for number in (0, 1, 2, -1))
+
+
+class Parameters(NamedTuple):
+    """Mixture [Q], precisions [Q, LANES], lambda_2 and 1 / (lambda_1 + lambda_2) [LANES].
+
+    Each part of the batch has its own gradients, and each lane its own gradient of the mixture.
+    """
+
+    mixture: Any
+    precisions: Any
+    lambda2: Any
+    inverse: Any
+
+
+class States(NamedTuple):
+    """Coupling and similarity [B, P, T, n, LANES]; mean [B, P, T + 1, 16, LANES], starting with the unweighted mean."""
+
+    coupling: Any
+    similarity: Any
+    mean: Any
 
 
 def fused_clusters(
@@ -62,22 +82,16 @@ class _FusedClusters(torch.autograd.Function):
         *tensors, fields, iterations = arguments
         poses, log_activations, weight, mixture, precisions, lambda2, inverse = tensors
         outputs, (positions, slots) = weight.shape[1], fields.children.shape
-        arrays = [
-            array(poses.float()),
-            array(log_activations.float()),
-            array(fields.children.int()),
-            lanes(weight.float().flatten(2).transpose(1, 2)),
-            array(mixture.float()),
-            *(lanes(each.float()) for each in (precisions, lambda2, inverse)),
-        ]
-        real, batch = arrays[0].dtype, len(poses)
-        coupling = np.empty((batch, positions, iterations, slots, LANES), real)
-        similarity = np.empty_like(coupling)
-        mean = np.empty((batch, positions, iterations + 1, POSE, LANES), real)
-        sums = np.empty((batch, positions, 2, LANES), real)
-        in_parts(_forward, *arrays, coupling, similarity, mean, sums)
+        inputs = inputs_of(poses, log_activations, weight, fields)
+        of_lanes = (lanes(each.float()) for each in (precisions, lambda2, inverse))
+        parameters = Parameters(array(mixture.float()), *of_lanes)
+        at, real = (len(poses), positions), np.float32
+        coupling = np.empty((*at, iterations, slots, LANES), real)
+        mean = np.empty((*at, iterations + 1, POSE, LANES), real)
+        states, sums = States(coupling, np.empty_like(coupling), mean), np.empty((*at, 2, LANES), real)
+        ctx.arguments, ctx.outputs = (inputs, parameters, states), outputs
+        in_parts(_forward, *ctx.arguments, sums)
         ctx.save_for_backward(*tensors)
-        ctx.arrays, ctx.state, ctx.outputs = arrays, (coupling, similarity, mean), outputs
         ctx.dtypes = [tensor.dtype for tensor in tensors]
         compatibility = torch.from_numpy(coupling[:, :, -1, :, :outputs].copy())
         ctx.mark_non_differentiable(compatibility)
@@ -95,32 +109,38 @@ class _FusedClusters(torch.autograd.Function):
         ctx: Any, grad_mean: Tensor, grad_agreement: Tensor, grad_presence: Tensor, _: Tensor
     ) -> tuple[Any, ...]:
         _ = ctx.saved_tensors  # raises an error if one was changed in place
-        poses, log_activations, _children, weight, mixture, precisions, *_rest = ctx.arrays
-        threads, real = torch.get_num_threads(), poses.dtype
-        gradients = [
-            np.zeros_like(poses),
-            np.zeros_like(log_activations),
-            np.zeros((threads, *weight.shape), real),
-            np.zeros((threads, len(mixture), LANES), real),
-            np.zeros((threads, *precisions.shape), real),
-            np.zeros((threads, LANES), real),
-            np.zeros((threads, LANES), real),
-        ]
-        at = [lanes(each.float()) for each in (grad_mean.transpose(2, 3), grad_agreement, grad_presence)]
-        in_parts(_backward, *ctx.arrays, *ctx.state, *at, *gradients)
-        by_pose, by_log, by_weight, by_mixture, *by_lane = (torch.from_numpy(each) for each in gradients)
-        to_weight = by_weight.sum(0)[..., : ctx.outputs].transpose(1, 2).unflatten(2, (4, 4))
-        to_mixture = by_mixture.sum(0)[:, : ctx.outputs].sum(1)
-        made = (by_pose, by_log, to_weight, to_mixture, *(each.sum(0)[..., : ctx.outputs] for each in by_lane))
+        inputs, parameters, _ = ctx.arguments
+        grad_inputs, parts = no_gradients(inputs), torch.get_num_threads()
+        shapes = (parameters.precisions.shape, parameters.precisions.shape, (LANES,), (LANES,))
+        gradients = Parameters(*(np.zeros((parts, *shape), np.float32) for shape in shapes))
+        grad_sums = torch.stack([grad_agreement, grad_presence], 2)
+        at = [lanes(each.float()) for each in (grad_mean.transpose(2, 3), grad_sums)]
+        in_parts(_backward, *ctx.arguments, *at, grad_inputs, gradients)
+        by_mixture, *by_lane = (torch.from_numpy(each).sum(0)[..., : ctx.outputs] for each in gradients)
+        made = (*gradients_of(grad_inputs, ctx.outputs), by_mixture.sum(1), *by_lane)
         return *(tensor.to(kind) for tensor, kind in zip(made, ctx.dtypes, strict=True)), None, None
 
 
 @compiled
-def _mixture(squared: Any, mixture: Any, precisions: Any) -> Any:
+def _mixture(squared: Any, parameters: Any) -> Any:
     """Similarity of votes at squared distances from a mean: a mixture of Gaussians."""
-    found = splat(ZERO)
+    found, mixture = splat(ZERO), parameters.mixture
     for q in range(len(mixture)):
-        found = found + mixture[q] * exp(MINUS * squared * load(precisions, q * LANES))
+        found = found + mixture[q] * exp(MINUS * squared * load(parameters.precisions, q * LANES))
+    return found
+
+
+@compiled
+def _mixture_adjoint(squared: Any, parameters: Any, grad_similarity: Any, gradients: Any, part: Any) -> Any:
+    """Add the gradients of mixture and precisions, and return that of the squared distance."""
+    found, mixture = splat(ZERO), parameters.mixture
+    for q in range(len(mixture)):
+        precision = load(parameters.precisions, q * LANES)
+        weighed = grad_similarity * exp(MINUS * squared * precision)
+        add_to(gradients.mixture[part], q * LANES, weighed)
+        weighed = mixture[q] * weighed
+        add_to(gradients.precisions[part], q * LANES, MINUS * weighed * squared)
+        found = found - weighed * precision
     return found
 
 
@@ -131,6 +151,17 @@ def _squared_distance(votes: Any, start: Any, mean: Any) -> Any:
         off, other = load(votes, start + at) - load(mean, at), load(votes, start + at + LANES) - load(mean, at + LANES)
         a, b = a + off * off, b + other * other
     return a + b
+
+
+@compiled
+def _squared_distance_adjoint(
+    votes: Any, start: Any, mean: Any, grad_squared: Any, grad_votes: Any, grad_mean: Any
+) -> None:
+    twice = TWO * grad_squared
+    for at in range(0, SIZE, LANES):
+        moved = twice * (load(votes, start + at) - load(mean, at))
+        add_to(grad_votes, start + at, moved)
+        add_to(grad_mean, at, MINUS * moved)
 
 
 @compiled
@@ -148,47 +179,42 @@ def _weighed(coupling: Any, votes: Any, mean: Any) -> None:
         store(mean, at + 3 * LANES, z)
 
 
+@compiled
+def _weighed_adjoint(votes: Any, start: Any, share: Any, grad_mean: Any, grad_votes: Any) -> Any:
+    """Add the gradient of one vote, and return that of its coupling."""
+    found = splat(ZERO)
+    for at in range(0, SIZE, LANES):
+        d = load(grad_mean, at)
+        found = found + d * load(votes, start + at)
+        add_to(grad_votes, start + at, share * d)
+    return found
+
+
 @kernel
-def _forward(
-    part: int,
-    parts: int,
-    poses: Any,
-    log_activations: Any,
-    children: Any,
-    weight: Any,
-    mixture: Any,
-    precisions: Any,
-    lambda2: Any,
-    inverse: Any,
-    coupling: Any,
-    similarity: Any,
-    mean: Any,
-    sums: Any,
-) -> None:
-    """Shapes: coupling and similarity [B, P, T, n, LANES]; mean [B, P, T + 1, 16, LANES], starting with the unweighted
-    mean; sums [B, P, 2, LANES], agreement and presence."""
-    batch, positions, steps, slots = coupling.shape[:4]
+def _forward(part: int, parts: int, inputs: Inputs, parameters: Parameters, states: States, sums: Any) -> None:
+    """Compute the states of all iterations, and agreement and presence [B, P, 2, LANES]."""
+    (batch, positions, steps, slots), logs = states.coupling.shape[:4], inputs.activations
     votes, uniform = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
     uniform[:] = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            for s in range(slots):
-                vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
-            _weighed(uniform, votes, mean[b, p, 0])
+            children, coupling, similarity = inputs.children[p], states.coupling[b, p], states.similarity[b, p]
+            mean = states.mean[b, p]
+            field_votes(inputs, b, p, votes)
+            _weighed(uniform, votes, mean[0])
             for t in range(steps):
                 for s in range(slots):
-                    squared = _squared_distance(votes, s * SIZE, mean[b, p, t])
-                    similar = _mixture(squared, mixture, precisions)
-                    store(similarity[b, p, t], s * LANES, similar)
-                    pull = load(lambda2, 0) * splat(log_activations[b, children[p, s]])
-                    store(coupling[b, p, t], s * LANES, (similar + pull) * load(inverse, 0))
-                _softmax(coupling[b, p, t])
-                _weighed(coupling[b, p, t], votes, mean[b, p, t + 1])
+                    similar = _mixture(_squared_distance(votes, s * SIZE, mean[t]), parameters)
+                    store(similarity[t], s * LANES, similar)
+                    pull = load(parameters.lambda2, 0) * splat(logs[b, children[s]])
+                    store(coupling[t], s * LANES, (similar + pull) * load(parameters.inverse, 0))
+                _softmax(coupling[t])
+                _weighed(coupling[t], votes, mean[t + 1])
             agreement = presence = splat(ZERO)
             for s in range(slots):
-                share = load(coupling[b, p, steps - 1], s * LANES)
-                agreement = agreement + share * load(similarity[b, p, steps - 1], s * LANES)
-                presence = presence + share * splat(log_activations[b, children[p, s]])
+                share = load(coupling[steps - 1], s * LANES)
+                agreement = agreement + share * load(similarity[steps - 1], s * LANES)
+                presence = presence + share * splat(logs[b, children[s]])
             store(sums[b, p], 0, agreement)
             store(sums[b, p], LANES, presence)
 
@@ -211,89 +237,53 @@ def _softmax(logits: Any) -> None:
 def _backward(
     part: int,
     parts: int,
-    poses: Any,
-    log_activations: Any,
-    children: Any,
-    weight: Any,
-    mixture: Any,
-    precisions: Any,
-    lambda2: Any,
-    inverse: Any,
-    coupling: Any,
-    similarity: Any,
-    mean: Any,
-    given_mean: Any,
-    given_agreement: Any,
-    given_presence: Any,
-    grad_poses: Any,
-    grad_logs: Any,
-    grad_weight: Any,
-    grad_mixture: Any,
-    grad_precisions: Any,
-    grad_lambda2: Any,
-    grad_inverse: Any,
+    inputs: Inputs,
+    parameters: Parameters,
+    states: States,
+    grad_mean: Any,
+    grad_sums: Any,
+    grad_inputs: Inputs,
+    gradients: Parameters,
 ) -> None:
-    """Compute the gradients of all inputs from those of the last mean [B, P, 16, LANES], agreement and presence
-    [B, P, LANES]. Each part has its own gradients of parameters, and each lane its own gradient of the mixture."""
-    batch, positions, steps, slots = coupling.shape[:4]
+    """Add to the gradients of the inputs and parameters, from those of the last mean [B, P, 16, LANES] and of agreement
+    and presence [B, P, 2, LANES]."""
+    (batch, positions, steps, slots), logs = states.coupling.shape[:4], inputs.activations
     votes, grad_votes = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, POSE, LANES), np.float32)
-    grad_mean, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
+    grad_mu, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     grad_coupling, zero = np.empty((slots, LANES), np.float32), splat(ZERO)
-    each = ONE / np.float32(slots)
+    each, lambda2, inverse = ONE / np.float32(slots), parameters.lambda2, parameters.inverse
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            for s in range(slots):
-                vote(weight, s, poses[b, children[p, s]], votes, s * SIZE, LANES)
+            field_votes(inputs, b, p, votes)
             grad_votes[:] = ZERO
-            grad_mean[:] = given_mean[b, p]
-            to_agreement, to_presence = load(given_agreement[b, p], 0), load(given_presence[b, p], 0)
+            grad_mu[:] = grad_mean[b, p]
+            to_agreement, to_presence = load(grad_sums[b, p], 0), load(grad_sums[b, p], LANES)
             for t in range(steps - 1, -1, -1):
-                shares, similar = coupling[b, p, t], similarity[b, p, t]
+                shares, similar, mean = states.coupling[b, p, t], states.similarity[b, p, t], states.mean[b, p, t]
                 common = zero
                 for s in range(slots):
-                    share, grad_share = load(shares, s * LANES), zero
-                    for at in range(0, SIZE, LANES):
-                        v, grad_m = s * SIZE + at, load(grad_mean, at)
-                        grad_share = grad_share + grad_m * load(votes, v)
-                        store(grad_votes, v, load(grad_votes, v) + share * grad_m)
+                    share = load(shares, s * LANES)
+                    grad_share = _weighed_adjoint(votes, s * SIZE, share, grad_mu, grad_votes)
                     grad_share = grad_share + to_agreement * load(similar, s * LANES)
-                    grad_share = grad_share + to_presence * splat(log_activations[b, children[p, s]])
+                    grad_share = grad_share + to_presence * splat(logs[b, inputs.children[p, s]])
                     store(grad_coupling, s * LANES, grad_share)
                     common = common + share * grad_share
                 before[:] = ZERO
                 for s in range(slots):
-                    child, at = children[p, s], s * LANES
-                    log, share = splat(log_activations[b, child]), load(shares, at)
+                    child, at = inputs.children[p, s], s * LANES
+                    log, share = splat(logs[b, child]), load(shares, at)
                     grad_logit = share * (load(grad_coupling, at) - common)
                     scaled = grad_logit * load(inverse, 0)
-                    add_to(grad_lambda2[part], 0, scaled * log)
-                    add_to(grad_inverse[part], 0, grad_logit * (load(similar, at) + load(lambda2, 0) * log))
-                    grad_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
+                    add_to(gradients.lambda2[part], 0, scaled * log)
+                    add_to(gradients.inverse[part], 0, grad_logit * (load(similar, at) + load(lambda2, 0) * log))
+                    grad_inputs.activations[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
                     grad_similarity = scaled + to_agreement * share
-                    squared, slope = _squared_distance(votes, s * SIZE, mean[b, p, t]), zero
-                    for q in range(len(mixture)):
-                        precision = load(precisions, q * LANES)
-                        weighed = grad_similarity * exp(MINUS * squared * precision)
-                        add_to(grad_mixture[part], q * LANES, weighed)
-                        weighed = mixture[q] * weighed
-                        add_to(grad_precisions[part], q * LANES, MINUS * weighed * squared)
-                        slope = slope - weighed * precision
-                    slope = TWO * slope
-                    for at in range(0, SIZE, LANES):
-                        moved = slope * (load(votes, s * SIZE + at) - load(mean[b, p, t], at))
-                        add_to(grad_votes, s * SIZE + at, moved)
-                        add_to(before, at, MINUS * moved)
-                grad_mean[:] = before
+                    squared = _squared_distance(votes, s * SIZE, mean)
+                    grad_squared = _mixture_adjoint(squared, parameters, grad_similarity, gradients, part)
+                    _squared_distance_adjoint(votes, s * SIZE, mean, grad_squared, grad_votes, before)
+                grad_mu[:] = before
                 to_agreement, to_presence = zero, zero  # only the last iteration has these outputs
             for s in range(slots):
                 for at in range(0, SIZE, LANES):
-                    add_to(grad_votes, s * SIZE + at, each * load(grad_mean, at))
-                own = (
-                    poses[b, children[p, s]],
-                    grad_votes,
-                    s * SIZE,
-                    LANES,
-                    grad_weight[part],
-                    grad_poses[b, children[p, s]],
-                )
-                vote_adjoint(weight, s, *own)
+                    add_to(grad_votes, s * SIZE + at, each * load(grad_mu, at))
+                field_vote_adjoint(inputs, b, p, s, grad_votes, s * SIZE, part, grad_inputs)
