@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 from clones import SMOKE, Clone, copy
+from filelock import FileLock
 
 from recaps.config.load import Project, load
 
@@ -24,8 +27,13 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 @pytest.fixture(scope="session")
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A copy with the finished smoke workflow."""
-    clone = copy(root, tmp_path_factory.mktemp("finished"))
-    done = clone.snakemake(*SMOKE)
-    assert done.status == 0, done.output[-6000:]
-    return clone
+    """A copy with the finished smoke workflow, which one of the processes that test makes for all."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent / "finished" if "PYTEST_XDIST_WORKER" in os.environ else base / "finished"
+    with FileLock(shared.with_suffix(".lock")):
+        if not shared.exists():
+            clone = copy(root, tmp_path_factory.mktemp("finishing"))
+            done = clone.snakemake(*SMOKE)
+            assert done.status == 0, done.output[-6000:]
+            clone.folder.rename(shared)
+    return Clone(shutil.copytree(shared, tmp_path_factory.mktemp("clone") / "finished", symlinks=True))

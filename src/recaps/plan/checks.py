@@ -95,6 +95,9 @@ def _claims(project: Project) -> None:
     """Refuse a claim about a variant that its paper has at no scale."""
     for name, paper in project.papers.items():
         claims, lost = claims_of(name), project.left_out.get(name)
+        for study in (claim.study for claim in claims if claim.study):
+            if (own := project.studies.get(f"{name}.{study}")) and own.reported:
+                raise UserError(f"config: studies.{study}: {name} has a study of this name; give yours another one")
         # Studies may be left out, or be there at other scales only.
         claims = [claim for claim in claims if not claim.study or claim.measured_in in project.studies]
         named = {measure.variant for claim in claims if not claim.study for measure in claim.measures}

@@ -276,8 +276,8 @@ def test_tables_show_numbers_as_their_markdown_does(tree: Callable[..., Any]) ->
     (results.papers / "table-1.csv").write_text(values.to_csv(index=False))
     (results.papers / "table-1.md").write_text(f"**T**\n\nC.\n\n{markdown(values)}")
     text = results.build()
-    assert '<td>A</td><td class="number">9.72</td><td class="number"></td>' in text
-    assert '<td>B</td><td class="number">90.00</td><td class="number">1234.50</td>' in text
+    assert '<td>A</td><td class="n">9.72</td><td class="n"></td>' in text
+    assert '<td>B</td><td class="n">90.00</td><td class="n">1234.50</td>' in text
     assert "9.72222" not in text
 
 
@@ -304,7 +304,7 @@ def test_papers_without_claims_come_last(tree: Callable[..., Any]) -> None:
 def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
     results = tree(seeds=(0,))
     text = results.build()
-    cells = re.findall(r'</td>\s*<td class="number">(.*?)</td>\s*<td class="number">\s*<', text)
+    cells = re.findall(r'</td>\s*<td class="n">(.*?)</td>\s*<td class="n">\s*<', text)
     assert "73.13 (our limit: at least 59)" in cells
     assert "3 (our limit: 2.5 to 3.5)" in cells
     assert "no numbers" in cells
