@@ -523,6 +523,10 @@ def test_resources_grow_with_each_attempt() -> None:
             "src/recaps/papers/sparse/paper.yaml: variants.convnet: model.classes: 7, but the data has 10 classes",
         ),
         (
+            {"studies": {"attacks": {"of": "sparse/dense"}}},
+            "config: studies.attacks: sparse has a study of this name; give yours another one",
+        ),
+        (
             {"studies": {"mine": {"of": "sparse/dense", "measure": "attack:robustness"}}},
             "src/recaps/papers/sparse/attack.py: no such file, and the paper needs it",
         ),
