@@ -14,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES, SHARE, VARIANCE
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
-from recaps.nn.kernels.inputs import Inputs, field_vote_adjoint, field_votes, gradients_of, inputs_of, no_gradients
+from recaps.nn.kernels.inputs import Inputs, field_votes, gradients_of, inputs_of, no_gradients
+from recaps.nn.kernels.poses import vote_adjoint
 from recaps.nn.kernels.vector import add_to, at_least, at_most, exp, expm1, first, largest, load, log, splat, store
 from recaps.nn.kernels.vector import total as sum_of_lanes
 
@@ -127,21 +128,22 @@ def _forward(
     part: int, parts: int, inputs: Inputs, parameters: Parameters, temperatures: Any, outputs: int, states: States
 ) -> None:
     """Compute the states of all iterations, from the coupling of the first."""
-    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], inputs.poses.shape[1]
+    poses, activations, children, weight = inputs
+    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], poses.shape[1]
     votes, share = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
     highest, sums = np.empty((capsules, LANES), np.float32), np.empty((capsules, LANES), np.float32)
     present = _present(outputs)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for t in range(steps):
             for p in range(positions):
-                field_votes(inputs, b, p, votes)
+                field_votes(poses[b], children[p], weight, votes)
                 own = _at(states, t, b, p)
-                _maximise(votes, inputs.activations[b], inputs.children[p], share, own)
+                _maximise(votes, activations[b], children[p], share, own)
                 offset = _activate(own, parameters, temperatures[t])
                 if t + 1 < steps:
                     _log_densities(votes, own, offset, states.coupling[t + 1, b, p])
             if t + 1 < steps:
-                _softmax_over_parents(states.coupling[t + 1, b], inputs.children, present, highest, sums)
+                _softmax_over_parents(states.coupling[t + 1, b], children, present, highest, sums)
 
 
 @compiled
@@ -275,7 +277,9 @@ def _backward(
 ) -> None:
     """Add to the gradients of the inputs and parameters, from those of the last mean [B, P, 16, LANES] and activation
     [B, P, LANES]."""
-    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], inputs.poses.shape[1]
+    poses, activations, children, weight = inputs
+    to_poses, to_activations, to_weight = grad_inputs.poses, grad_inputs.activations, grad_inputs.weight[part]
+    (steps, batch, positions, slots), capsules = states.coupling.shape[:4], poses.shape[1]
     votes, grad_vote = np.empty((slots, POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     precision, grad = np.empty_like(grad_vote), Moments(np.empty_like(grad_vote), np.empty_like(grad_vote))
     share, sums = np.empty((slots, LANES), np.float32), np.empty((capsules, LANES), np.float32)
@@ -285,11 +289,11 @@ def _backward(
         grad_density[:] = ZERO
         for t in range(steps - 1, -1, -1):
             if t + 1 < steps:
-                _softmax_adjoint(states.coupling[t + 1, b], inputs.children, grad_coupling, grad_density, sums)
+                _softmax_adjoint(states.coupling[t + 1, b], children, grad_coupling, grad_density, sums)
             for p in range(positions):
-                field_votes(inputs, b, p, votes)
+                field_votes(poses[b], children[p], weight, votes)
                 own = _at(states, t, b, p)
-                on = load(own.activation, 0)
+                shares, on = own.coupling, load(own.activation, 0)
                 for at in range(0, SIZE, LANES):
                     store(precision, at, ONE / load(own.variance, at))
                 if t + 1 == steps:
@@ -301,17 +305,17 @@ def _backward(
                 grad_total = _activation_adjoint(own, precision, parameters, temperatures[t], grad_logit, grad, to)
                 inverse = ONE / (load(own.total, 0) + SMALLEST_SHARE)
                 for s in range(slots):
-                    seen = splat(inputs.activations[b, inputs.children[p, s]])
-                    store(share, s * LANES, load(own.coupling, s * LANES) * seen * inverse)
+                    seen = splat(activations[b, children[p, s]])
+                    store(share, s * LANES, load(shares, s * LANES) * seen * inverse)
                 _deviations_adjoint(votes, own.mean, share, grad)
                 for s in range(slots):
-                    child, at = inputs.children[p, s], s * LANES
+                    child, at = children[p, s], s * LANES
                     factors = load(share, at), load(grad_density[p], at)
                     grad_share = _vote_adjoint(votes[s], own, precision, *factors, grad, grad_vote)
                     grad_weighed = is_output * (grad_total + grad_share * inverse)
-                    grad_inputs.activations[b, child] += first(sum_of_lanes(grad_weighed * load(own.coupling, at)))
-                    store(grad_coupling[p], at, grad_weighed * splat(inputs.activations[b, child]))
-                    field_vote_adjoint(inputs, b, p, s, grad_vote, 0, part, grad_inputs)
+                    to_activations[b, child] += first(sum_of_lanes(grad_weighed * load(shares, at)))
+                    store(grad_coupling[p], at, grad_weighed * splat(activations[b, child]))
+                    vote_adjoint(weight, s, poses[b, child], grad_vote, 0, LANES, to_weight, to_poses[b, child])
 
 
 @compiled

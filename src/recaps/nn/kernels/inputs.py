@@ -11,7 +11,7 @@ from torch import Tensor
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, lanes
-from recaps.nn.kernels.poses import vote, vote_adjoint
+from recaps.nn.kernels.poses import vote
 
 
 class Inputs(NamedTuple):
@@ -44,17 +44,7 @@ def gradients_of(inputs: Inputs, outputs: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @compiled
-def field_votes(inputs: Any, b: Any, p: Any, votes: Any) -> None:
+def field_votes(poses: Any, children: Any, weight: Any, votes: Any) -> None:
     """Write the votes [n, 16, LANES] of one image at one position."""
-    for s in range(len(votes)):
-        vote(inputs.weight, s, inputs.poses[b, inputs.children[p, s]], votes, s * POSE * LANES, LANES)
-
-
-@compiled
-def field_vote_adjoint(
-    inputs: Any, b: Any, p: Any, s: Any, grad_votes: Any, start: Any, part: Any, grad_inputs: Any
-) -> None:
-    """Add the gradients of pose and weight from that of the vote of slot s, from index `start` of `grad_votes`."""
-    child = inputs.children[p, s]
-    to_weight, to_pose = grad_inputs.weight[part], grad_inputs.poses[b, child]
-    vote_adjoint(inputs.weight, s, inputs.poses[b, child], grad_votes, start, LANES, to_weight, to_pose)
+    for s in range(len(children)):
+        vote(weight, s, poses[children[s]], votes, s * POSE * LANES, LANES)

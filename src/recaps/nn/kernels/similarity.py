@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 from recaps.nn.fields import Fields
 from recaps.nn.kernels import LANES
 from recaps.nn.kernels.compiled import POSE, array, compiled, in_parts, kernel, lanes
-from recaps.nn.kernels.inputs import Inputs, field_vote_adjoint, field_votes, gradients_of, inputs_of, no_gradients
+from recaps.nn.kernels.inputs import Inputs, field_votes, gradients_of, inputs_of, no_gradients
+from recaps.nn.kernels.poses import vote_adjoint
 from recaps.nn.kernels.vector import add_to, at_least, exp, first, load, splat, store, total
 
 #: Values of the votes of a slot.
@@ -122,24 +123,26 @@ class _FusedClusters(torch.autograd.Function):
 
 
 @compiled
-def _mixture(squared: Any, parameters: Any) -> Any:
+def _mixture(squared: Any, mixture: Any, precisions: Any) -> Any:
     """Similarity of votes at squared distances from a mean: a mixture of Gaussians."""
-    found, mixture = splat(ZERO), parameters.mixture
+    found = splat(ZERO)
     for q in range(len(mixture)):
-        found = found + mixture[q] * exp(MINUS * squared * load(parameters.precisions, q * LANES))
+        found = found + mixture[q] * exp(MINUS * squared * load(precisions, q * LANES))
     return found
 
 
 @compiled
-def _mixture_adjoint(squared: Any, parameters: Any, grad_similarity: Any, gradients: Any, part: Any) -> Any:
+def _mixture_adjoint(
+    squared: Any, mixture: Any, precisions: Any, grad_similarity: Any, grad_mixture: Any, grad_precisions: Any
+) -> Any:
     """Add the gradients of mixture and precisions, and return that of the squared distance."""
-    found, mixture = splat(ZERO), parameters.mixture
+    found = splat(ZERO)
     for q in range(len(mixture)):
-        precision = load(parameters.precisions, q * LANES)
+        precision = load(precisions, q * LANES)
         weighed = grad_similarity * exp(MINUS * squared * precision)
-        add_to(gradients.mixture[part], q * LANES, weighed)
+        add_to(grad_mixture, q * LANES, weighed)
         weighed = mixture[q] * weighed
-        add_to(gradients.precisions[part], q * LANES, MINUS * weighed * squared)
+        add_to(grad_precisions, q * LANES, MINUS * weighed * squared)
         found = found - weighed * precision
     return found
 
@@ -193,28 +196,29 @@ def _weighed_adjoint(votes: Any, start: Any, share: Any, grad_mean: Any, grad_vo
 @kernel
 def _forward(part: int, parts: int, inputs: Inputs, parameters: Parameters, states: States, sums: Any) -> None:
     """Compute the states of all iterations, and agreement and presence [B, P, 2, LANES]."""
-    (batch, positions, steps, slots), logs = states.coupling.shape[:4], inputs.activations
+    (poses, logs, children, weight), (mixture, precisions, lambda2, inverse) = inputs, parameters
+    coupling, similarity, mean = states
+    batch, positions, steps, slots = coupling.shape[:4]
     votes, uniform = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, LANES), np.float32)
     uniform[:] = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            children, coupling, similarity = inputs.children[p], states.coupling[b, p], states.similarity[b, p]
-            mean = states.mean[b, p]
-            field_votes(inputs, b, p, votes)
-            _weighed(uniform, votes, mean[0])
+            field_votes(poses[b], children[p], weight, votes)
+            _weighed(uniform, votes, mean[b, p, 0])
             for t in range(steps):
                 for s in range(slots):
-                    similar = _mixture(_squared_distance(votes, s * SIZE, mean[t]), parameters)
-                    store(similarity[t], s * LANES, similar)
-                    pull = load(parameters.lambda2, 0) * splat(logs[b, children[s]])
-                    store(coupling[t], s * LANES, (similar + pull) * load(parameters.inverse, 0))
-                _softmax(coupling[t])
-                _weighed(coupling[t], votes, mean[t + 1])
+                    squared = _squared_distance(votes, s * SIZE, mean[b, p, t])
+                    similar = _mixture(squared, mixture, precisions)
+                    store(similarity[b, p, t], s * LANES, similar)
+                    pull = load(lambda2, 0) * splat(logs[b, children[p, s]])
+                    store(coupling[b, p, t], s * LANES, (similar + pull) * load(inverse, 0))
+                _softmax(coupling[b, p, t])
+                _weighed(coupling[b, p, t], votes, mean[b, p, t + 1])
             agreement = presence = splat(ZERO)
             for s in range(slots):
-                share = load(coupling[steps - 1], s * LANES)
-                agreement = agreement + share * load(similarity[steps - 1], s * LANES)
-                presence = presence + share * splat(logs[b, children[s]])
+                share = load(coupling[b, p, steps - 1], s * LANES)
+                agreement = agreement + share * load(similarity[b, p, steps - 1], s * LANES)
+                presence = presence + share * splat(logs[b, children[p, s]])
             store(sums[b, p], 0, agreement)
             store(sums[b, p], LANES, presence)
 
@@ -247,43 +251,51 @@ def _backward(
 ) -> None:
     """Add to the gradients of the inputs and parameters, from those of the last mean [B, P, 16, LANES] and of agreement
     and presence [B, P, 2, LANES]."""
-    (batch, positions, steps, slots), logs = states.coupling.shape[:4], inputs.activations
+    (poses, logs, children, weight), (mixture, precisions, lambda2, inverse) = inputs, parameters
+    to_poses, to_logs, to_weight = grad_inputs.poses, grad_inputs.activations, grad_inputs.weight[part]
+    to_mixture, to_precisions = gradients.mixture[part], gradients.precisions[part]
+    to_lambda2, to_inverse = gradients.lambda2[part], gradients.inverse[part]
+    coupling, similarity, means = states
+    batch, positions, steps, slots = coupling.shape[:4]
     votes, grad_votes = np.empty((slots, POSE, LANES), np.float32), np.empty((slots, POSE, LANES), np.float32)
     grad_mu, before = np.empty((POSE, LANES), np.float32), np.empty((POSE, LANES), np.float32)
     grad_coupling, zero = np.empty((slots, LANES), np.float32), splat(ZERO)
-    each, lambda2, inverse = ONE / np.float32(slots), parameters.lambda2, parameters.inverse
+    each = ONE / np.float32(slots)
     for b in range(part * batch // parts, (part + 1) * batch // parts):
         for p in range(positions):
-            field_votes(inputs, b, p, votes)
+            field_votes(poses[b], children[p], weight, votes)
             grad_votes[:] = ZERO
             grad_mu[:] = grad_mean[b, p]
             to_agreement, to_presence = load(grad_sums[b, p], 0), load(grad_sums[b, p], LANES)
             for t in range(steps - 1, -1, -1):
-                shares, similar, mean = states.coupling[b, p, t], states.similarity[b, p, t], states.mean[b, p, t]
+                shares, similar, mean = coupling[b, p, t], similarity[b, p, t], means[b, p, t]
                 common = zero
                 for s in range(slots):
                     share = load(shares, s * LANES)
                     grad_share = _weighed_adjoint(votes, s * SIZE, share, grad_mu, grad_votes)
                     grad_share = grad_share + to_agreement * load(similar, s * LANES)
-                    grad_share = grad_share + to_presence * splat(logs[b, inputs.children[p, s]])
+                    grad_share = grad_share + to_presence * splat(logs[b, children[p, s]])
                     store(grad_coupling, s * LANES, grad_share)
                     common = common + share * grad_share
                 before[:] = ZERO
                 for s in range(slots):
-                    child, at = inputs.children[p, s], s * LANES
+                    child, at = children[p, s], s * LANES
                     log, share = splat(logs[b, child]), load(shares, at)
                     grad_logit = share * (load(grad_coupling, at) - common)
                     scaled = grad_logit * load(inverse, 0)
-                    add_to(gradients.lambda2[part], 0, scaled * log)
-                    add_to(gradients.inverse[part], 0, grad_logit * (load(similar, at) + load(lambda2, 0) * log))
-                    grad_inputs.activations[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
+                    add_to(to_lambda2, 0, scaled * log)
+                    add_to(to_inverse, 0, grad_logit * (load(similar, at) + load(lambda2, 0) * log))
+                    to_logs[b, child] += first(total(scaled * load(lambda2, 0) + to_presence * share))
                     grad_similarity = scaled + to_agreement * share
                     squared = _squared_distance(votes, s * SIZE, mean)
-                    grad_squared = _mixture_adjoint(squared, parameters, grad_similarity, gradients, part)
+                    grad_squared = _mixture_adjoint(
+                        squared, mixture, precisions, grad_similarity, to_mixture, to_precisions
+                    )
                     _squared_distance_adjoint(votes, s * SIZE, mean, grad_squared, grad_votes, before)
                 grad_mu[:] = before
                 to_agreement, to_presence = zero, zero  # only the last iteration has these outputs
             for s in range(slots):
                 for at in range(0, SIZE, LANES):
                     add_to(grad_votes, s * SIZE + at, each * load(grad_mu, at))
-                field_vote_adjoint(inputs, b, p, s, grad_votes, s * SIZE, part, grad_inputs)
+                child = children[p, s]
+                vote_adjoint(weight, s, poses[b, child], grad_votes, s * SIZE, LANES, to_weight, to_poses[b, child])
