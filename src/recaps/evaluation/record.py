@@ -184,21 +184,17 @@ def write(run: Run) -> None:
 def _of_study(run: Run, study: Study) -> list[MetricRow]:
     """What a table of a study may show besides: what it measures, means of the scalar latents of the test images, and
     the diagnosis."""
-    measured: list[MetricRow] = []
+    rows: list[MetricRow] = []
     if study.measure:
         module, _, function = study.measure.partition(":")
-        measured = getattr(importlib.import_module(f"recaps.papers.{of(run.name)}.{module}"), function)(run)
+        rows += getattr(importlib.import_module(f"recaps.papers.{of(run.name)}.{module}"), function)(run)
     if not run.has(run.settings.test):
-        return measured
+        return rows
     latents, on = run.latents(run.settings.test), run.test_set
     scalars = {name: each for name, each in latents.items() if each.ndim == 1 and name not in ("labels", "original")}
-    rows = [run.mean(name.replace("_", "-"), each, "mean", on) for name, each in scalars.items() if len(each)]
+    rows += [run.mean(name.replace("_", "-"), each, "mean", on) for name, each in scalars.items() if len(each)]
     found = run.model().diagnosis(latents)
-    return [
-        *measured,
-        *rows,
-        *(run.number(name.replace(" ", "-"), each, "diagnosis", on) for name, each in found.items()),
-    ]
+    return [*rows, *(run.number(name.replace(" ", "-"), each, "diagnosis", on) for name, each in found.items())]
 
 
 def read_numbers(run: Path) -> pd.DataFrame:

@@ -108,3 +108,11 @@ def test_all_parameters_learn(options: dict[str, Any]) -> None:
     for step in range(3):
         net.training_step({"images": images}, step)
     assert not [name for name, values in net.named_parameters() if torch.equal(values, before[name])]
+
+
+def test_em_routing_of_vectors_is_computed_in_float32_and_moves_with_the_model() -> None:
+    net = model(routing=EM)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(numbers(4, 1, 20, 20).float()).capsules.dtype == torch.float32
+    assert len([*net.routing.buffers()]) == 2
+    assert not [each for each in vars(net.routing).values() if isinstance(each, Tensor | tuple)]
