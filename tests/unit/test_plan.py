@@ -534,6 +534,10 @@ def test_resources_grow_with_each_attempt() -> None:
             {"studies": {"mine": {"of": "sparse/dense", "measure": "attacks:robust"}}},
             "src/recaps/papers/sparse/attacks.py: no function robust to measure 'robust' (did you mean 'robustness'?)",
         ),
+        (
+            {"studies": {"mine": {"of": "sparse/dense", "figure": "figures:figure_11"}}},
+            "src/recaps/papers/sparse/figures.py: no function figure_11 to draw 'figure_11' (did you mean 'figure_1'?)",
+        ),
         ({"results": "README.md"}, "config: results: README.md is a file; name a folder"),
         ({"data": "README.md/data"}, "config: data: README.md is a file; name a folder"),
     ],

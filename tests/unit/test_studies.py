@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import safetensors.torch
 import torch
+from matplotlib.figure import Figure
 
 from recaps import io, papers
 from recaps.config.load import Project, load
@@ -26,7 +27,7 @@ from recaps.models.model import Model
 from recaps.plan.jobs import Names
 from recaps.plan.plan import Plan
 from recaps.report import collect, draw
-from recaps.report.results import of_project
+from recaps.report.results import Results, of_project
 from recaps.training import run, saved
 from recaps.training.step import fresh_model
 
@@ -402,6 +403,15 @@ def test_the_table_has_changes_means_and_costs(tmp_path: Path) -> None:
     points = pd.read_csv(tmp_path / "papers/sparse.mine/figure.csv")
     assert points["row"].tolist() == ["shift 6", "shift 6", "shift 0", "shift 0"]
     assert points["svm-mnist"].tolist() == [90, 92, 80, 80]
+
+
+def test_a_function_of_the_paper_draws_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(results: Results) -> tuple[Figure, pd.DataFrame]:
+        return Figure(), pd.DataFrame({"rows": list(results.paper.variants)})
+
+    monkeypatch.setattr("recaps.papers.sparse.figures.own", own, raising=False)
+    drawn({"of": "sparse/dense", "figure": "figures:own"}, [number("dense", "svm-mnist", 90)], tmp_path)
+    assert (tmp_path / "papers/sparse.mine/figure.csv").read_text() == "rows\ndense\n"
 
 
 def test_the_table_has_the_fewest_and_the_most_images(tmp_path: Path) -> None:

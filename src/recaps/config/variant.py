@@ -152,7 +152,12 @@ class Study(Section):
     columns: tuple[str, ...] = ()
     """Metrics in the table. Empty: all accuracies and errors in percent, or all metrics if there are none."""
     figure: str | None = None
-    """A metric to draw for all rows."""
+    """A metric to draw for all rows; or a function that draws a figure, as `module:function` of the paper's package."""
+
+    @property
+    def drawn_by(self) -> str | None:
+        """The function of the paper's package that draws the figure, or None if the figure shows a metric."""
+        return self.figure if self.figure and ":" in self.figure else None
 
     @property
     def every_of(self) -> tuple[str, ...]:

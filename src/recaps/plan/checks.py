@@ -62,8 +62,9 @@ def _papers(project: Project) -> None:
         studies = [study for key, study in project.studies.items() if of(key) == name]
         probes = {probe for each in (paper, *studies) for variant in each.variants.values() for probe in variant.probes}
         needed["probes.py"] = bool(probes)
-        measures = [study.study.measure.split(":") for study in studies if study.study.measure]
-        needed |= {f"{module}.py": True for module, _ in measures}
+        own = [("measure", study.study.measure) for study in studies if study.study.measure]
+        own += [("draw", study.study.drawn_by) for study in studies if study.study.drawn_by]
+        needed |= {f"{function.partition(':')[0]}.py": True for _, function in own}
         for file, is_needed in needed.items():
             if is_needed and not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
@@ -72,8 +73,9 @@ def _papers(project: Project) -> None:
                 _defined(paper_file(name, file), outputs, "draw")
         if probes:
             _defined(paper_file(name, "probes.py"), probes, "compute")
-        for module, function in measures:
-            _defined(paper_file(name, f"{module}.py"), [function], "measure")
+        for what, function in own:
+            module, _, called = function.partition(":")
+            _defined(paper_file(name, f"{module}.py"), [called], what)
 
 
 def _defined(file: Path, names: Iterable[str], what: str) -> None:

@@ -74,9 +74,7 @@ class Identities:
             """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
 
             def code(names: Any) -> dict[str, str]:
-                there = own and names.paper == of(names.paper) and checks.paper_file(names.paper, f"{own}.py").exists()
-                paper = [f"recaps.papers.{names.paper}.{own}"] if there else []
-                return modules([f"recaps.plan.stages:{stage}", *paper])
+                return modules([f"recaps.plan.stages:{stage}", *(self._own_module(names.paper, own) if own else ())])
 
             return code
 
@@ -146,6 +144,13 @@ class Identities:
         measured = self._measure_of(wildcards)
         more = [f"{paper}.{measured.partition(':')[0]}"] if measured else []
         return [f"{paper}.record", "recaps.evaluation.record", *more, *sorted(families)]
+
+    def _own_module(self, name: str, own: str) -> list[str]:
+        """Return the paper's module `own`, if it has one; of a study, the one that draws its figure."""
+        if study := self.plan.project.studies.get(name):
+            own = (study.study.drawn_by or "").partition(":")[0] if own == "figures" else ""
+        there = own and checks.paper_file(of(name), f"{own}.py").exists()
+        return [f"recaps.papers.{of(name)}.{own}"] if there else []
 
     def _measure_of(self, wildcards: Any) -> str | None:
         study = self.plan.project.studies.get(wildcards.paper)

@@ -20,6 +20,7 @@ from PIL import Image
 from recaps import io
 from recaps.config.studies import Studied
 from recaps.layout import FIGURE_FORMATS
+from recaps.papers import of
 from recaps.report import studies
 from recaps.report.results import Results
 
@@ -159,9 +160,14 @@ def _drop_transparency(file: Path) -> None:
 
 def _function(results: Results, kind: str, name: str) -> Callable[[Results], Any]:
     """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
+    place = f"{kind}:{name.replace('-', '_')}"
     if isinstance(results.paper, Studied):
-        return {"tables": studies.table, "figures": studies.figure}[kind]
-    function: Callable[[Results], Any] = getattr(
-        importlib.import_module(f"recaps.papers.{results.name}.{kind}"), name.replace("-", "_")
+        drawn_by = results.paper.study.drawn_by
+        if kind == "tables" or not drawn_by:
+            return {"tables": studies.table, "figures": studies.figure}[kind]
+        place = drawn_by
+    module, _, function = place.partition(":")
+    made: Callable[[Results], Any] = getattr(
+        importlib.import_module(f"recaps.papers.{of(results.name)}.{module}"), function
     )
-    return function
+    return made

@@ -11,6 +11,7 @@ import pytest
 import reference
 import resuming
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from torch.nn.functional import conv_transpose2d
 
@@ -439,6 +440,22 @@ def test_a_capsule_that_is_alone_has_all_the_coupling() -> None:
             )
             expected = net.pictures(inputs[None] / net.options.decoder_scale)
             torch.testing.assert_close(made[place : place + 1], expected)
+
+
+def test_samples_with_the_length_of_the_code_of_images() -> None:
+    net = trained(sample_coupling="matched", code_length=0.2).eval()
+    capsules, seen = squash(torch.randn(3, 5)), list[torch.Tensor]()
+    with torch.inference_mode():
+        net.pictures = lambda code: seen.append(code) or code  # type: ignore[method-assign, assignment]
+        net.generated(capsules)
+        net.options = net.options.model_copy(update={"sample_coupling": "alone"})
+        net.generated(capsules)
+    matched, alone = seen
+    for a, b in zip(matched, alone, strict=True):
+        torch.testing.assert_close(a.norm(dim=1).mean(), torch.tensor(0.2))
+        torch.testing.assert_close(a / a.norm(), b / b.norm())
+    with pytest.raises(ValidationError, match="matched needs a code_length"):
+        ExpertsOptions(sample_coupling="matched", code_length=None)
 
 
 def test_pictures_of_one_capsule_alone() -> None:

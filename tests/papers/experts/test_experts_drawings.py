@@ -411,7 +411,7 @@ def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
         "mnist-experts": common
         | {f"{domain}-{name}" for domain in ("complete", "restricted") for name in judged}
         | {"autoencoder-error", "opposite-correlation", "capsule-agreement", "overall-agreement", "training-minutes"}
-        | {"capsule-specificity", "mass-within-capsules", "slant-within-capsules"}
+        | {"capsule-specificity", "specific-capsules", "mass-within-capsules", "slant-within-capsules"}
         | {"frechet-beside-vae", "input-capsules", "input-dim", "output-capsules", "output-dim"},
         "mnist-rbm": common | {f"samples-{name}" for name in judged},
         "mnist-vae": common | {f"samples-{name}" for name in judged},
@@ -516,6 +516,18 @@ def test_specificity_is_a_share_of_the_largest_possible_gap(results: Results) ->
     ((*_, value, error, _, _, _),) = _specificity(numbers.assign(n=7, measured_on="mnist/test"), "mnist-experts", 0)
     assert (value, error) == (pytest.approx(0.5), pytest.approx(0.05))
     assert _specificity(numbers[:0], "mnist-experts", 0) == []
+
+
+def test_a_specific_capsule_draws_one_class_and_looks_like_it(results: Results) -> None:
+    run = made_results.run_of(results, "mnist-experts", 0)
+    decisions = np.tile([3, 3, 5, 3], (10, 1))
+    decisions[::2, 1] = 4  # half of the samples are of another class
+    probabilities = np.zeros((40, 10))
+    probabilities[:, 0] = 0.95
+    probabilities[3::4, 0] = 0.85  # the last capsule is not sure enough
+    seen = judge_module.Judged(probabilities=probabilities, features=np.zeros((40, 2)))
+    row = record._specific(run, seen, decisions, "mnist/test")
+    assert (*row[2:4], row[5]) == ("specific-capsules", 2, 40)
 
 
 def test_strokes_of_a_capsule_vary_beside_those_of_a_class(results: Results) -> None:

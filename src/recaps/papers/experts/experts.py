@@ -320,7 +320,10 @@ class Experts(Model):
         with float32(capsules):
             weight = self.learning[1].weight
             coupling = capsules.new_ones(*alone.shape[:2], weight.shape[2])
-            return self.pictures(self.lower(mixed(alone, coupling, weight) / self.options.decoder_scale))
+            code = self.lower(mixed(alone, coupling, weight) / self.options.decoder_scale)
+            if self.options.sample_coupling == "matched" and (wanted := self.options.code_length):
+                code = code * wanted / code.norm(dim=2).mean(1).clamp_min(1e-12)[:, None, None]
+            return self.pictures(code)
 
     def side(self, values: Tensor) -> Tensor:
         """Return 1 where samples [n, J, D] lie in the half of the sphere that training visited, -1 elsewhere: [n, J].

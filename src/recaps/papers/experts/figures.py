@@ -20,6 +20,9 @@ from recaps.report.results import Results
 #: The paper's panels of figure 2, with the letters (a) to (d): data set and domain.
 PANELS = tuple((f"{name}-experts", domain) for name in DATASETS for domain in ("complete", "restricted"))
 
+#: Rows of the study `axes` whose samples are shown.
+COMPARED = ("as-it-is", "outputs", "outputs-slow", "outputs-ten-iterations", "no-length")
+
 #: Phases of figure 6: title, label of the vertical axis, and lines, each a column of the history and its label.
 CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
     "autoencoder": ("autoencoder", "squared error", {"reconstruction_error": "squared error of a picture"}),
@@ -169,6 +172,20 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
             frames.append(_brightness(shown, -1, count).assign(variant=variant))
         for axis in row[len(samples) :]:
             axis.set_axis_off()
+    return drawing, pd.concat(frames)
+
+
+def samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The first samples of each capsule from the restricted domain, a panel for each row of the study `axes`."""
+    rows = {row: f"mnist-experts-{row}" for row in COMPARED}
+    drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.0 * len(rows)))
+    frames = []
+    for axis, (row, variant) in zip(axes, rows.items(), strict=True):
+        samples, place = results.arrays(variant, "samples"), DOMAINS.index("restricted")
+        pictures = samples["pictures"][:, place]
+        mosaic(axis, pictures.reshape(-1, *pictures.shape[-2:]), pictures.shape[1], "gray", 0, 1)
+        axis.set_title(row)
+        frames.append(_brightness(samples, place).assign(row=row))
     return drawing, pd.concat(frames)
 
 

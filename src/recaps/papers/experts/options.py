@@ -87,10 +87,11 @@ class ExpertsOptions(ModelOptions):
     paper's x ~ N(0, 1) suggests: its covariance is the identity, and samples are squashed to a length of about 0.94,
     twice the mean length of capsules. `visited`, our choice: its covariance is the mean of x x' over the capsule's last
     128 outputs in training, so that samples have their lengths and directions."""
-    sample_coupling: Literal["routed", "alone"] = "alone"
+    sample_coupling: Literal["routed", "alone", "matched"] = "alone"
     """Reading. The coupling of a capsule while all others are zero. `routed`: by cosine routing, in which capsules of
     zero take part; it is 0.28 with 20 capsules and 3 iterations. `alone`: 1, because couplings sum to one over the
-    capsules that are on."""
+    capsules that are on. `matched`: such that the input capsules of a sample have the mean length `code_length`, as
+    those of an image have."""
     samples: int = Field(100, ge=1)
     """Samples from each capsule in the probe `samples`; figure 2 shows the first four."""
 
@@ -98,6 +99,8 @@ class ExpertsOptions(ModelOptions):
     def _check(self) -> ExpertsOptions:
         if self.channels[1] % self.primary_dim:
             raise ValueError(f"channels: {self.channels[1]} is not a multiple of primary_dim ({self.primary_dim})")
+        if self.sample_coupling == "matched" and self.code_length is None:
+            raise ValueError("sample_coupling: matched needs a code_length")
         if self.autoencoder + self.encoder > 1:
             raise ValueError("autoencoder, encoder: their sum is greater than 1")
         return self

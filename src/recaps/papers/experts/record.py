@@ -36,6 +36,9 @@ ACTIVITY = {"experts": "lengths", "vae": "mean"}
 #: Samples of each domain that are judged, and images that they are compared with.
 JUDGED = 2000
 
+#: A capsule is specific if at least this share of its samples is of one class, at this mean confidence.
+AGREED, CONFIDENT = 0.8, 0.9
+
 #: Samples that figures show: of each capsule, or of a model without capsules.
 OF_CAPSULE, OF_MODEL = 4, 40
 
@@ -125,7 +128,8 @@ def _sample_metrics(run: Run, probe: Mapping[str, Array]) -> list[MetricRow]:
             rows += _judged(run, domain, seen, real, on)
             rows += _looks(run, domain, flat(samples), train, on)
             if domain == "restricted":
-                rows += _agreement(run, seen.decisions.reshape(samples.shape[:2]), on)
+                decisions = seen.decisions.reshape(samples.shape[:2])
+                rows += [*_agreement(run, decisions, on), _specific(run, seen, decisions, on)]
                 labels = beside.split(beside.settings.test).labels[:JUDGED]
                 rows += _variation(run, samples, test, labels, on)
     return rows
@@ -183,6 +187,14 @@ def _agreement(run: Run, decisions: Array, on: str) -> list[MetricRow]:
         run.number("capsule-agreement", each.mean(), "fraction", on, n=decisions.size, se=error),
         run.number("overall-agreement", overall, "fraction", on, n=decisions.size),
     ]
+
+
+def _specific(run: Run, seen: Judged, decisions: Array, on: str) -> MetricRow:
+    """The number of capsules whose samples are of one class, and look like it to the judge; decisions [n, J]."""
+    first, second = np.array_split(decisions, 2)
+    sure = confidence(seen.probabilities).reshape(decisions.shape).mean(0) >= CONFIDENT
+    count = ((agreement(first, second) >= AGREED) & sure).sum()
+    return run.number("specific-capsules", float(count), "count", on, n=decisions.size)
 
 
 def _real(judge: Run) -> tuple[Array, Array]:
