@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import made_results
@@ -390,6 +391,17 @@ def test_table_1_has_a_row_for_each_kind_of_picture(results: Results) -> None:
     assert images[own].isna().all()
     assert rbm[own].isna().tolist() == [False, True, False, False, False]
     assert table[["confidence", "classes", "Fréchet distance", "negatives %"]].notna().all(axis=None)
+
+
+def test_samples_of_the_compared_rows() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 2, 3, 8, 8), dtype=np.uint8) / 255
+    samples = {"pictures": pictures, "mean": pictures.mean((3, 4)), "sd": pictures.std((3, 4))}
+    seen = list[str]()
+    results: Any = SimpleNamespace(arrays=lambda variant, name: seen.append(f"{variant} {name}") or samples)
+    drawing, data = figures.samples_of_rows(results)
+    assert seen == [f"mnist-experts-{row} samples" for row in figures.COMPARED]
+    assert [axis.get_title() for axis in drawing.axes] == list(figures.COMPARED)
+    assert data["mean"].tolist() == samples["mean"][:, 1].ravel().tolist() * 5  # of the restricted domain
 
 
 def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:

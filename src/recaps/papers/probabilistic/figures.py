@@ -190,6 +190,28 @@ def figure_9(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": brightness}).assign(variant=MODEL)
 
 
+def turns(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The mean turn of poses against the rotation of the image, a panel for each row of the study `equivariance`."""
+    lines, variants = {"object": "objects, I + A0", "part": "parts, A1"}, [*results.paper.variants]
+    drawing, axes = plt.subplots(1, len(variants), figsize=(4.4 * len(variants), 3.6), sharey=True, squeeze=False)
+    frames = []
+    for axis, variant in zip(axes.flat, variants, strict=True):
+        for place, (kind, label) in enumerate(lines.items()):
+            rows = results.metrics[results.metrics["variant"] == variant]
+            rows = rows[rows["metric"].str.startswith(f"{kind}-turn-")]
+            by_angle = rows.groupby(rows["metric"].str.removeprefix(f"{kind}-turn-").astype(int))["value"].mean()
+            axis.plot(by_angle.index, by_angle, label=label, **style(place))
+            frame = by_angle.rename_axis("angle").reset_index(name="turn")
+            frames.append(frame.assign(variant=variant, poses=label))
+        ends = [by_angle.index.min(), by_angle.index.max()]
+        axis.plot(ends, ends, color="0.6", linestyle=":", label="as far as the image")
+        axis.set(xlabel="rotation of the image (degrees)", xticks=np.arange(-90, 91, 45))
+        axis.set_title(results.paper.variants[variant].title)
+    axes[0, 0].set(ylabel="mean turn of the poses (degrees)", yticks=np.arange(-90, 91, 45))
+    axes[0, 0].legend(loc="upper left")
+    return drawing, pd.concat(frames)
+
+
 def coloured(pictures: Array, owners: Array) -> Array:
     """Pictures [..., H, W] in 0..1 in the colours of their templates, white where there is none: [..., H, W, 3]."""
     palette = plt.get_cmap("tab20")
