@@ -343,14 +343,17 @@ def attention_routing(votes: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(capsules).reshape(len(votes), votes.shape[2], -1), torch.stack(couplings)
 
 
-def encoder_update(x: Tensor, c: Tensor, w: Tensor) -> Tensor:
-    """Algorithm 1 without its last line: Delta W, a mean over images, w[i, j] being the matrix W_ij."""
+def encoder_update(x: Tensor, c: Tensor, w: Tensor, uniform: Tensor | None = None) -> Tensor:
+    """Algorithm 1 without its last line: Delta W, a mean over images, w[i, j] being the matrix W_ij. With `uniform`,
+    output j of an image is on or off while it mixes."""
     images, inputs, _ = x.shape
     outputs = w.shape[1]
     change = torch.zeros_like(w)
     for k in range(images):
         z = [sum(c[k, i, j] * (w[i, j] @ x[k, i]) for i in range(inputs)) for j in range(outputs)]
         out = [squash(z[j]) for j in range(outputs)]
+        if uniform is not None:
+            out = [each / each.norm() * float(u < each.norm()) for u, each in zip(uniform[k], out, strict=True)]
         back = [squash(sum(c[k, i, j] * (w[i, j].T @ out[j]) for j in range(outputs))) for i in range(inputs)]
         again = [sum(c[k, i, j] * (w[i, j] @ back[i]) for i in range(inputs)) for j in range(outputs)]
         for i in range(inputs):

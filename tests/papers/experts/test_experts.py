@@ -202,6 +202,26 @@ def test_the_encoders_update_matches_algorithm_1() -> None:
     assert expected.abs().max() > 1e-3
 
 
+def test_capsules_that_are_on_or_off_while_they_mix() -> None:
+    capsules, coupling, weight = network(3)
+    shape = mixed(capsules, coupling, weight).shape[:2]
+    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = encoder_update(capsules, coupling, weight.detach(), uniform).change
+    expected = reference.encoder_update(capsules, coupling, weight.detach().permute(0, 2, 3, 1), uniform)
+    torch.testing.assert_close(found.permute(0, 2, 3, 1), expected)
+    others = [encoder_update(capsules, coupling, weight.detach(), each).change for each in (None, 1 - uniform)]
+    assert not any(torch.allclose(found, other) for other in others)
+
+
+def test_capsules_are_on_as_often_as_they_are_long() -> None:
+    capsules, coupling, weight = network(1)
+    many = [each.detach().expand(4000, *each.shape[1:]) for each in (capsules, coupling)]
+    uniform = torch.rand(4000, coupling.shape[2], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    update = encoder_update(*many, weight.detach(), uniform)
+    on = uniform < squash(update.sums).norm(dim=2)
+    torch.testing.assert_close(on.double().mean(0), squash(update.sums[0]).norm(dim=1), atol=0.03, rtol=0)
+
+
 def test_the_decoders_update_matches_its_rule() -> None:
     capsules, targets = squash(reference.random(3, 4, 6)).detach(), reference.random(3, 5, 3, seed=1).detach()
     weight = reference.random(4, 6, 5, 3, seed=2).detach()
@@ -349,6 +369,33 @@ def test_a_step_of_the_encoder_is_algorithm_1() -> None:
         coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
     expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     torch.testing.assert_close(net.encoder.weight.detach(), before + 2 * 8 * expected)
+
+
+def test_a_step_with_capsules_that_are_on_or_off() -> None:
+    options = {"momentum": 0.0, "encoder_decay": 0.0, "encoder_rate": 2.0, "rate_end": 1.0, "mixing": "drawn"}
+    net, data = trained(10, **options), batch()
+    before = net.encoder.weight.detach().clone()
+    net.training_step(data, 10)
+    with torch.no_grad():
+        capsules = squash(net.input_capsules(data["images"]))
+        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
+    uniform = torch.rand(8, 3, generator=net.noise.generator(torch.device("cpu"), "mixing", 10))
+    expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1), uniform).permute(0, 3, 1, 2)
+    torch.testing.assert_close(net.encoder.weight.detach(), before + 2 * 8 * expected)
+
+
+@pytest.mark.parametrize(("option", "value"), [("coupling_axis", "outputs"), ("decoder_axis", "inputs")])
+def test_what_couplings_sum_to_one_over(option: str, value: str) -> None:
+    usual, other = model(), model(**{option: value})
+    capsules = {"coupling_axis": squash(torch.randn(2, 8, 4)), "decoder_axis": squash(torch.randn(2, 3, 5))}
+    with torch.inference_mode():
+        for each, part in (("coupling_axis", "encoder"), ("decoder_axis", "decoder")):
+            sums = [
+                net.coupling(getattr(net, part), capsules[each]).sum(2 if net is other and each == option else 1)
+                for net in (usual, other)
+            ]
+            for found in sums:
+                torch.testing.assert_close(found, torch.ones_like(found))
 
 
 def test_regularisation_takes_off_a_part_of_the_weights() -> None:

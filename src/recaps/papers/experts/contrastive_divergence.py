@@ -2,8 +2,8 @@
 
 *Training products of expert capsules with mixing by dynamic routing*, sections 3 and 4.1. I input capsules x of d
 dimensions and J output capsules of D dimensions have a matrix for each pair, `weight` [I, d, J, D] as in
-`recaps.nn.layers.Votes`, and the coupling c [B, I, J] of cosine routing. Nothing is sampled: the probability that a
-capsule is on is its length after the squash, and capsules are mixed as they are.
+`recaps.nn.layers.Votes`, and the coupling c [B, I, J] of cosine routing. The probability that a capsule is on is its
+length after the squash. By default nothing is sampled, and capsules are mixed as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from recaps.nn.squash import squash
 
@@ -39,21 +40,28 @@ class EncoderUpdate(NamedTuple):
     sums: Tensor
     """z_j = sum_i c_ij W_ij x_i of the data, [B, J, D]."""
     inputs: Tensor
-    """Reconstructed input capsules, x~_i = squash(sum_j c_ij W_ij^T squash(z_j)), [B, I, d]."""
+    """Reconstructed input capsules, x~_i = squash(sum_j c_ij W_ij^T squash(z_j)), [B, I, d]; with capsules that are on
+    or off, z_j / |z_j| or 0 takes the place of squash(z_j)."""
     sums_again: Tensor
     """z~_j = sum_i c_ij W_ij x~_i, [B, J, D]."""
 
 
-def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor) -> EncoderUpdate:
+def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, uniform: Tensor | None = None) -> EncoderUpdate:
     """Compute the update of algorithm 1: mix once under a fixed coupling, then apply eq. 18 to data and mixed capsules.
 
     Args:
         capsules: x_i, squashed, [B, I, d].
         coupling: [B, I, J], taken as a constant.
         weight: W, [I, d, J, D].
+        uniform: [B, J], between 0 and 1. An output capsule that mixes is on, with length 1, where this is below its
+            length. None: capsules are mixed as they are.
     """
     sums = mixed(capsules, coupling, weight)
-    inputs = squash(mixed_back(squash(sums), coupling, weight))
+    outputs = squash(sums)
+    if uniform is not None:
+        on = uniform < outputs.norm(dim=2)
+        outputs = on.unsqueeze(2) * normalize(sums, dim=2)
+    inputs = squash(mixed_back(outputs, coupling, weight))
     sums_again = mixed(inputs, coupling, weight)
     data = correlation(capsules, coupling, shrunk(sums))
     model = correlation(inputs, coupling, shrunk(sums_again))

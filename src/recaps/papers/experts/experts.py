@@ -107,11 +107,10 @@ class Experts(Model):
         return made
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
-        """Coupling of an encoder or a decoder, [B, sources, targets]: sums to one over the sources.
-
-        That of an encoder may instead sum to one over the targets (`coupling_axis`).
-        """
-        over_targets = part is self.learning[0] and self.options.coupling_axis == "outputs"
+        """Coupling of an encoder or a decoder, [B, sources, targets]: sums to one over the sources, or the targets
+        (`coupling_axis`, `decoder_axis`)."""
+        up = part is self.learning[0]
+        over_targets = (self.options.coupling_axis == "outputs") if up else (self.options.decoder_axis == "inputs")
         with float32(capsules):
             return cosine_coupling(part(capsules), self.options.iterations, 2 if over_targets else 1)
 
@@ -208,7 +207,12 @@ class Experts(Model):
         encoder, capsules = self.learning[0], squash(self.below(inputs))
         coupling = self.coupling(encoder, capsules)
         with float32(inputs):
-            update = encoder_update(capsules, coupling, encoder.weight)
+            uniform = None
+            if self.options.mixing == "drawn":
+                generator = self.noise.generator(inputs.device, "mixing")
+                shape = (len(inputs), encoder.weight.shape[2])
+                uniform = torch.rand(shape, generator=generator, device=inputs.device)
+            update = encoder_update(capsules, coupling, encoder.weight, uniform)
         self._ascend(update.change)
         return {
             "loss": summed_squared_error(update.inputs, capsules).mean(),

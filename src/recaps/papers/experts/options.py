@@ -35,6 +35,12 @@ class ExpertsOptions(ModelOptions):
     """Reading. What the couplings of W sum to one over. `inputs`: the sum over i of section 2.2. `outputs`: the sum
     over j, as in SUPCAPS. The text says that "each lower layer capsule can only make a finite amount of
     predictions"."""
+    decoder_axis: Literal["outputs", "inputs"] = "outputs"
+    """Reading. What the couplings of U sum to one over: the output capsules that send, or the input capsules that
+    receive."""
+    mixing: Literal["mean", "drawn"] = "mean"
+    """Reading. Output capsules while W mixes. `mean`: as they are, as algorithm 1 is written. `drawn`: each is on or
+    off, with its length as the probability, as the hidden units of a restricted Boltzmann machine."""
     bias: bool = False
     """Reading. Biases in the autoencoder. The paper lists filters only. Without biases, a code of zeros is an even grey
     and the opposite code is about the negative of the picture, as in the paper's figure 2. With biases, reconstructions
