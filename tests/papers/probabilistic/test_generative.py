@@ -492,12 +492,34 @@ def test_the_generative_side_has_fewer_than_30_000_parameters() -> None:
     [
         ({"width": 9}, "width: 9 cannot be shared by 2 heads"),
         ({"pose_deviation": 0.05}, r"pose_deviation: 0\.05 is not above pose_deviation_floor"),
+        ({"parts": 5, "occurrences": 2}, "occurrences: 5 parts cannot be shared out by 2"),
         ({"identity": "colour"}, "identity\n  Input should be 'projection', 'one_hot' or 'none'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         GenerativeOptions(**(SMALL | options))
+
+
+def test_parts_that_share_a_template() -> None:
+    shared, own = model(occurrences=2), model()
+    with torch.no_grad():
+        for name, values in own.state_dict().items():
+            given = shared.state_dict()[name]
+            values.copy_(given if given.shape == values.shape else torch.cat([given, given]))
+    images = torch.rand(6, *SHAPE)
+    for name, values in own.latents(images).items():
+        found = shared.latents(images)[name]
+        torch.testing.assert_close(found, values[:, :2] + values[:, 2:] if name == "ink" else values)
+    before, after = shared.generative.colours, own.generative.colours
+    assert (len(before), len(after)) == (2, 4)
+    for net in (own, shared):
+        net.losses({"images": images})["loss"].backward()
+    assert before.grad is not None
+    assert after.grad is not None
+    torch.testing.assert_close(before.grad, after.grad[:2] + after.grad[2:])
+    assert len(probes.templates(shared, images, torch.arange(6))["templates"]) == 2
+    assert probes.rotations(shared, images, torch.arange(6))["owner"].max() < 2
 
 
 def test_latents() -> None:

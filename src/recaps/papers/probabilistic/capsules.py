@@ -221,15 +221,16 @@ class GenerativeCapsules(Model):
         Returns:
             `presence` [B, n0], log odds of the presences of the objects; `pose` [B, n0, 6], means of their poses, as
             offsets from the identity; `part_presence` [B, n1], probabilities; `part_pose` [B, n1, 6], means; the summed
-            squared `reconstruction_error` [B] of the parts at median presences and mean poses; the `ink` [B, n1] of the
-            image that each part draws then; the `bound` [B] in nats, with one draw, and its term of the `objects`.
+            squared `reconstruction_error` [B] of the parts at median presences and mean poses; the `ink` [B, templates]
+            of the image that each template draws then; the `bound` [B] in nats, with one draw, and its term of the
+            `objects`.
         """
         inferred = self.infer(images)
         drawn = self.infer(images, "bound")
         picture = self.picture(inferred.part_belief)
         with float32(images):
             bound = self.bound(images, drawn)
-            ink = torch.einsum("bnhw,bchw->bn", picture.shares, images)
+            ink = self.generative.by_template(torch.einsum("bnhw,bchw->bn", picture.shares, images))
         return {
             "presence": inferred.object_belief.logits,
             "pose": inferred.object_belief.poses.flatten(2),

@@ -51,7 +51,7 @@ class Picture(NamedTuple):
     mean: Tensor
     """The picture, [B, C, H, W]."""
     shares: Tensor
-    """Visible share of each template at each pixel, [B, n1, H, W]: its alpha times the transparency of the templates
+    """Visible share of each part at each pixel, [B, n1, H, W]: its alpha times the transparency of the templates
     above it."""
 
 
@@ -82,12 +82,13 @@ class Generative(nn.Module):
         self.options, self.size = options, (image_shape[1], image_shape[2])
         objects, parts, side = options.objects, options.parts, options.template_size
         self.extent = half_canvas(options, image_shape)
+        templates = parts // options.occurrences
         if options.template_start == "orthogonal":
-            self.colours = nn.Parameter(orthogonal_templates(parts, image_shape[0], side))
-            self.alphas = nn.Parameter(torch.zeros(parts, 1, side, side))
+            self.colours = nn.Parameter(orthogonal_templates(templates, image_shape[0], side))
+            self.alphas = nn.Parameter(torch.zeros(templates, 1, side, side))
         else:
-            self.colours = nn.Parameter(2 + 0.1 * torch.randn(parts, image_shape[0], side, side))
-            self.alphas = nn.Parameter(_blobs(parts, side))
+            self.colours = nn.Parameter(2 + 0.1 * torch.randn(templates, image_shape[0], side, side))
+            self.alphas = nn.Parameter(_blobs(templates, side))
         self.relations = nn.Parameter(start + options.relation_spread * torch.randn(objects, parts, 2, 3))
         self.affinities = nn.Parameter(options.affinity_spread * torch.randn(objects, parts))
         self.appearances = nn.Parameter(torch.full((objects + 1, parts), options.appearance))
@@ -193,12 +194,17 @@ class Generative(nn.Module):
     def draw(self, parts: Capsules) -> Picture:
         """Draw the templates at the poses of the parts, each over the previous ones. The presence of a part multiplies
         its alpha."""
-        drawn = warp(self.layers(), parts.poses / self.extent, self.size)
+        of_parts = self.layers().repeat(self.options.occurrences, 1, 1, 1)
+        drawn = warp(of_parts, parts.poses / self.extent, self.size)
         return Picture(*over(drawn, parts.logits.sigmoid()))
 
     def layers(self) -> Tensor:
-        """Colours and, as the last channel, alphas of the templates, between 0 and 1: [n1, C + 1, h, w]."""
+        """Colours and, as the last channel, alphas of the templates, between 0 and 1: [templates, C + 1, h, w]."""
         return torch.cat([self.colours, self.alphas], 1).sigmoid()
+
+    def by_template(self, values: Tensor) -> Tensor:
+        """Sum values of parts over those that share a template: [B, n1, ...] to [B, templates, ...]."""
+        return values.unflatten(1, (self.options.occurrences, -1)).sum(1)
 
 
 def half_canvas(options: GenerativeOptions, image_shape: tuple[int, int, int]) -> float:

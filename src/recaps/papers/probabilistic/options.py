@@ -30,7 +30,10 @@ class GenerativeOptions(ModelOptions):
     objects: int = Field(16, ge=1)
     """Number n0 of object capsules, the upper layer."""
     parts: int = Field(16, ge=1)
-    """Number n1 of part capsules. Each has its own template."""
+    """Number n1 of part capsules. Each has its own template, unless `occurrences` is more than 1."""
+    occurrences: int = Field(1, ge=1)
+    """Parts that share a template, so that it can occur as often in an image. The paper has one, and names this as a
+    reason why templates copy each other (section 5.4)."""
     template_size: int = Field(12, ge=2)
     """Rows and columns of a template."""
     pixel_deviation: float = Field(0.2, gt=0)
@@ -168,6 +171,8 @@ class GenerativeOptions(ModelOptions):
             raise ValueError(f"width: {self.width} cannot be shared by {self.heads} heads")
         if self.pose_deviation <= self.pose_deviation_floor:
             raise ValueError(f"pose_deviation: {self.pose_deviation} is not above pose_deviation_floor")
+        if self.parts % self.occurrences:
+            raise ValueError(f"occurrences: {self.parts} parts cannot be shared out by {self.occurrences}")
         return self
 
 

@@ -36,7 +36,7 @@ VISIBLE = 0.05
 
 
 def templates(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The learned `templates` [n1, C, h, w] and their `alphas` [n1, 1, h, w], between 0 and 1."""
+    """The learned `templates` [n, C, h, w] and their `alphas` [n, 1, h, w], between 0 and 1."""
     layers = model.generative.layers()
     return {"templates": layers[:, :-1], "alphas": layers[:, -1:]}
 
@@ -65,7 +65,7 @@ def rotations(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
         "angles": angles,
         "images": turned,
         "chain": torch.stack([picture.mean for picture in pictures]),
-        "owner": torch.stack([_owner(picture.shares) for picture in pictures]),
+        "owner": torch.stack([_owner(model.generative.by_template(picture.shares)) for picture in pictures]),
         "presence": torch.stack([each.object_belief.logits for each in found]),
         "pose": torch.stack([each.object_belief.poses.flatten(2) for each in found]),
     }
@@ -189,5 +189,5 @@ def _turned(images: Tensor, angles: Tensor) -> Tensor:
 
 
 def _owner(shares: Tensor) -> Tensor:
-    """The template with the largest visible share, -1 where almost nothing is drawn: [B, n1, H, W] to [B, H, W]."""
+    """The template with the largest visible share, -1 where almost nothing is drawn: [B, n, H, W] to [B, H, W]."""
     return torch.where(shares.sum(1) < VISIBLE, -1, shares.argmax(1))
