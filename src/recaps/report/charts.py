@@ -135,7 +135,7 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
         span = scale(high) - scale(low) or 1
         x = left + step / last * (width - left - 8)
         y = height - bottom - (scale(loss) - scale(low)) / span * (height - bottom - top)
-        return f"{x:.1f},{y:.1f}"
+        return f"{x:.0f},{y:.0f}"
 
     base = height - bottom
     highest, lowest = _apart(high, low)

@@ -238,18 +238,13 @@ def _markdown(text: str) -> Markup:
 
 
 def _links_to_readings(readme: Path) -> Markup:
-    """A list of the readings in a README: a link to each, and its first sentence."""
+    """A link to each reading in a README."""
     parsed = _below(MarkdownIt("commonmark").parse(readme.read_text(encoding="utf-8")), READINGS)
-    rows = []
-    for place, token in enumerate(parsed):
-        if token.type == "heading_open" and token.tag == "h3":
-            title, paragraph = parsed[place + 1].content, parsed[place + 3 :][:2]
-            text = paragraph[1].content if paragraph and paragraph[0].type == "paragraph_open" else ""
-            first = re.split(r"(?<=[.:]) (?=[A-Z`])", " ".join(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", text).split()))[0]
-            anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-            link = f"[{title}]({readme.relative_to(findings.ROOT).as_posix()}#{anchor})"
-            rows.append(f"<li>{_markdown(link)}{'. ' if first else ''}{_markdown(first)}</li>")
-    return Markup(f"<ul>{''.join(rows)}</ul>" if rows else "")
+    titles = [parsed[i + 1].content for i, each in enumerate(parsed) if (each.type, each.tag) == ("heading_open", "h3")]
+    path = readme.relative_to(findings.ROOT).as_posix()
+    anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+    links = (f"[{title}]({path}#{anchor})" for title, anchor in zip(titles, anchors, strict=True))
+    return Markup(f"<p>{' · '.join(map(_markdown, links))}</p>" if titles else "")
 
 
 def _variant(name: str, runs: Sequence[Run]) -> dict[str, Any]:
