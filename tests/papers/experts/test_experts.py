@@ -359,43 +359,50 @@ def test_all_but_what_a_phase_learns_stays_as_it_is_to_the_bit(phase: str, end: 
         assert torch.equal(parameter, before[name]) == (name.split(".")[0] != phase), name
 
 
-def test_a_step_of_the_encoder_is_algorithm_1() -> None:
+@pytest.mark.parametrize(("over", "axis"), [("inputs", 1), ("outputs", 2)])
+def test_a_step_of_the_encoder_is_algorithm_1(over: str, axis: int) -> None:
     options = {"momentum": 0.0, "encoder_decay": 0.0, "encoder_rate": 2.0, "rate_end": 1.0}
-    net, data = trained(10, **options), batch()
+    net, data = trained(10, coupling_axis=over, **options), batch()
     before = net.encoder.weight.detach().clone()
     net.training_step(data, 10)  # sets the scale as well
     with torch.no_grad():
         capsules = squash(net.input_capsules(data["images"]))
-        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
+        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before), axis=axis)
     expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     torch.testing.assert_close(net.encoder.weight.detach(), before + 2 * 8 * expected)
 
 
 def test_a_step_with_capsules_that_are_on_or_off() -> None:
-    options = {"momentum": 0.0, "encoder_decay": 0.0, "encoder_rate": 2.0, "rate_end": 1.0, "mixing": "drawn"}
+    options = {
+        "momentum": 0.0,
+        "encoder_decay": 0.0,
+        "encoder_rate": 2.0,
+        "rate_end": 1.0,
+        "mixing": "drawn",
+        "coupling_axis": "outputs",
+    }
     net, data = trained(10, **options), batch()
     before = net.encoder.weight.detach().clone()
     net.training_step(data, 10)
     with torch.no_grad():
         capsules = squash(net.input_capsules(data["images"]))
-        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
+        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before), axis=2)
     uniform = torch.rand(8, 3, generator=net.noise.generator(torch.device("cpu"), "mixing", 10))
     expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1), uniform).permute(0, 3, 1, 2)
     torch.testing.assert_close(net.encoder.weight.detach(), before + 2 * 8 * expected)
 
 
-@pytest.mark.parametrize(("option", "value"), [("coupling_axis", "outputs"), ("decoder_axis", "inputs")])
-def test_what_couplings_sum_to_one_over(option: str, value: str) -> None:
-    usual, other = model(), model(**{option: value})
-    capsules = {"coupling_axis": squash(torch.randn(2, 8, 4)), "decoder_axis": squash(torch.randn(2, 3, 5))}
+@pytest.mark.parametrize("over", ["inputs", "outputs"])
+def test_what_couplings_sum_to_one_over(over: str) -> None:
+    """W sends from inputs to outputs, U from outputs to inputs."""
+    net = model(coupling_axis=over, decoder_axis=over)
     with torch.inference_mode():
-        for each, part in (("coupling_axis", "encoder"), ("decoder_axis", "decoder")):
-            sums = [
-                net.coupling(getattr(net, part), capsules[each]).sum(2 if net is other and each == option else 1)
-                for net in (usual, other)
-            ]
-            for found in sums:
-                torch.testing.assert_close(found, torch.ones_like(found))
+        up = net.coupling(net.encoder, squash(torch.randn(2, 8, 4)))
+        down = net.coupling(net.decoder, squash(torch.randn(2, 3, 5)))
+    assert (up.shape, down.shape) == ((2, 8, 3), (2, 3, 8))
+    for found in (up, down.transpose(1, 2)):
+        sums = found.sum(1 if over == "inputs" else 2)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
 def test_regularisation_takes_off_a_part_of_the_weights() -> None:
@@ -558,10 +565,12 @@ def test_operations_are_counted_for_the_phase_that_learns() -> None:
     assert net.own_operations(16) == 2 * net.own_operations(8)
 
 
-def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("over", "of_u", "rates"), [("outputs", "inputs", (0.1, 8)), ("inputs", "outputs", (20, 0.3))])
+def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path, over: str, of_u: str, rates: Any) -> None:
     """Squared error of other digits than it learned from; an untrained decoder's pictures are off by 120 and more."""
     images = torch.tensor(read(resuming.digits(tmp_path, 300)).images).float() / 255
-    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16, bias=True, encoder_rate=20)
+    options = {"coupling_axis": over, "decoder_axis": of_u, "encoder_rate": rates[0], "decoder_rate": rates[1]}
+    net = model((1, 28, 28), channels=(12, 24), primary_dim=8, capsules=6, capsule_dim=16, bias=True, **options)
     plan = training(steps=240, batch_size=20, learning_rate=5e-3, log_every=10)
     net.configure(plan)
     history = [net.training_step({"images": images[torch.randint(250, (20,))]}, step) for step in range(plan.steps)]
@@ -578,7 +587,8 @@ def test_the_chain_learns_to_reconstruct_digits(tmp_path: Path) -> None:
 
 
 def test_a_second_layer_learns_from_the_capsules_of_the_first_alone() -> None:
-    net, data = model(layers=2, upper_capsules=2, autoencoder=0.0, encoder=0.5, code_length=None), batch()
+    options = {"code_length": None, "sample_coupling": "alone"}
+    net, data = model(layers=2, upper_capsules=2, autoencoder=0.0, encoder=0.5, **options), batch()
     net.configure(training())
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     for step in range(30):
@@ -592,7 +602,8 @@ def test_a_second_layer_learns_from_the_capsules_of_the_first_alone() -> None:
 
 def test_a_step_of_the_second_layer_is_algorithm_1_on_the_capsules_of_the_first() -> None:
     options = {"momentum": 0.0, "encoder_decay": 0.0, "encoder_rate": 2.0, "rate_end": 1.0, "autoencoder": 0.0}
-    net, data = model(layers=2, upper_capsules=2, code_length=None, **options), batch()
+    options |= {"code_length": None, "sample_coupling": "alone"}
+    net, data = model(layers=2, upper_capsules=2, coupling_axis="outputs", **options), batch()
     net.configure(training())
     before = net.learning[0].weight.detach().clone()
     net.training_step(data, 0)
@@ -603,7 +614,7 @@ def test_a_step_of_the_second_layer_is_algorithm_1_on_the_capsules_of_the_first(
     )
     with torch.no_grad():
         capsules = first.encode(first.input_capsules(data["images"]))
-        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before))
+        coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before), axis=2)
     expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     torch.testing.assert_close(net.learning[0].weight.detach(), before + 2 * 3 * expected, rtol=1e-4, atol=1e-7)
 

@@ -72,7 +72,7 @@ class ExpertsOptions(ModelOptions):
     variance, the initial noise stays visible in samples."""
     encoder_rate: float = Field(40.0, gt=0)
     """Reading. Learning rate of W at the start of its phase, per input capsule. Lambda of algorithm 1 is this times the
-    number of input capsules, because couplings are about one divided by this number."""
+    number of input capsules, because couplings that sum to one over them are about one divided by this number."""
     decoder_rate: float = Field(0.3, gt=0)
     """Reading. Learning rate of U at the start of its phase, per output capsule."""
     rate_end: float = Field(0.1, gt=0, le=1)
@@ -106,7 +106,7 @@ class ExpertsOptions(ModelOptions):
         if self.channels[1] % self.primary_dim:
             raise ValueError(f"channels: {self.channels[1]} is not a multiple of primary_dim ({self.primary_dim})")
         if self.sample_coupling == "matched" and self.code_length is None:
-            raise ValueError("sample_coupling: matched needs a code_length")
+            raise ValueError("sample_coupling: matched needs a code_length; write `alone`")
         if self.autoencoder + self.encoder > 1:
             raise ValueError("autoencoder, encoder: their sum is greater than 1")
         return self
