@@ -14,7 +14,7 @@ from recaps.io import digest_of
 #: A user's studies of two rows and one, which share the trained models of the papers' own runs.
 MINE = """studies={
     mine: {of: experts/mnist-vae, judged: test, vary: {heads.linear.C: [1, 100]}, figure: linear-mnist},
-    plain: {of: discriminative/mnist-l2-fc, judged: test, measure: record:without_negatives}}"""
+    plain: {of: consensus/mnist-em, judged: test, measure: interpretation:by_iteration}}"""
 
 
 def of_papers(clone: Clone, project: Project) -> dict[str, str]:
@@ -55,8 +55,8 @@ def test_a_users_study_is_in_the_report(finished: Clone) -> None:
     assert done.status == 0, done.output[-6000:]
     smoke = finished.folder / "results" / "smoke"
     assert pd.read_csv(smoke / "papers/experts.mine/table.csv")["C"].tolist() == [1, 100]
-    measured = pd.read_csv(smoke / "papers/discriminative.plain/metrics.csv").set_index("metric")["value"]
-    assert {"error", "error-without-negatives"} <= {*measured.index}
+    measured = pd.read_csv(smoke / "papers/consensus.plain/metrics.csv").set_index("metric")["value"]
+    assert {"error", "error-1", "error-2", "error-3"} <= {*measured.index}
     report = (smoke / "report.html").read_text()
     assert 'id="paper-experts.mine"' in report
     assert "Study: mine" in report

@@ -80,7 +80,9 @@ def _can_reach_zero(variant: Variant) -> bool:
 
 
 def without_negatives(run: Run) -> list[MetricRow]:
-    """The test error after all negative coefficients are set to 0."""
+    """The test error after all negative coefficients are set to 0; nothing if no coefficient can become negative."""
+    if not _can_reach_zero(run.settings):
+        return []
     model: Any = run.model()
     for coefficients in model.all_coefficients():
         coefficients.data.clamp_(min=0)
