@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -9,11 +11,12 @@ import reference
 import torch
 from torch import Tensor
 
+from recaps.arrays import Arrays
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.nn import kernels
-from recaps.papers.discriminative import discriminative
+from recaps.papers.discriminative import discriminative, record
 from recaps.papers.discriminative.discriminative import DiscriminativeCaps
 from recaps.papers.discriminative.options import DiscriminativeOptions
 from recaps.papers.discriminative.routing import TwoWays, compiled_sums, objective, two_ways, weighted_sums
@@ -242,3 +245,29 @@ def test_it_learns() -> None:
 def test_a_capsule_for_every_class_is_needed() -> None:
     with pytest.raises(UserError, match=r"model\.capsules: 5, but the data has 10 classes"):
         build(DiscriminativeOptions(**SMALL), (1, 20, 20), 10)
+
+
+def test_the_error_without_negative_coefficients() -> None:
+    """Only where a coefficient can become negative: Adam moves it by about half the learning rate in a step."""
+    net, images = model(ascent_rate=0.5), batch(40)["images"]
+    with torch.no_grad():
+        net.coefficients.copy_(torch.randn_like(net.coefficients))
+        clamped = copy.deepcopy(net)
+        clamped.coefficients.clamp_(min=0)
+        pixels = (images * 255).byte()
+        chosen, before = (each(pixels / 255).capsules.norm(dim=2).argmax(1) for each in (clamped, net))
+    assert (chosen != before).any()
+    arrays = Arrays(pixels.numpy(), chosen.numpy(), {}, {"classes": 10})
+    settings = SimpleNamespace(test="mnist/test", model=net.options, training=Training(steps=200, learning_rate=0.1))
+    settings.heads = {"argmax": ["mnist"]}
+    run: Any = SimpleNamespace(
+        settings=settings,
+        model=lambda: copy.deepcopy(net),
+        split=lambda name: arrays,
+        resolve=lambda name: name,
+        paper=SimpleNamespace(protocols={"mnist": SimpleNamespace(test=SimpleNamespace(set="mnist/test"))}),
+        number=lambda metric, value, unit, on, n: (metric, value, n),
+    )
+    assert record.without_negatives(run) == [("error-without-negatives", 0, 40)]
+    settings.training = Training(steps=2, learning_rate=0.1)
+    assert record.without_negatives(run) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import made_results
@@ -343,16 +342,6 @@ def test_the_last_fifth_is_compared_with_the_fifth_before() -> None:
 def test_travel_is_the_sum_of_the_rates() -> None:
     training = Training(steps=2, learning_rate=0.1, lr_decay=0.5, lr_decay_steps=1, lr_floor=0.03)
     assert travel(training, 0.5) == pytest.approx(0.05 + 0.03)
-
-
-def test_nothing_is_said_of_negatives_where_none_can_be() -> None:
-    model = SimpleNamespace(ascent="adam", ascent_rate=0.5, initial=1.0)
-    short = SimpleNamespace(model=model, training=Training(steps=2, learning_rate=0.1))
-    run: Any = SimpleNamespace(settings=short)
-    assert record.without_negatives(run) == []
-    short.training = Training(steps=200, learning_rate=0.1)
-    with pytest.raises(AttributeError, match="'model'"):  # it looks at the trained model
-        record.without_negatives(run)
 
 
 def test_many_coefficients_are_kept_by_some_at_even_distances() -> None:

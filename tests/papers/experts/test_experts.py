@@ -213,15 +213,6 @@ def test_capsules_that_are_on_or_off_while_they_mix() -> None:
     assert not any(torch.allclose(found, other) for other in others)
 
 
-def test_capsules_are_on_as_often_as_they_are_long() -> None:
-    capsules, coupling, weight = network(1)
-    many = [each.detach().expand(4000, *each.shape[1:]) for each in (capsules, coupling)]
-    uniform = torch.rand(4000, coupling.shape[2], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    update = encoder_update(*many, weight.detach(), uniform)
-    on = uniform < squash(update.sums).norm(dim=2)
-    torch.testing.assert_close(on.double().mean(0), squash(update.sums[0]).norm(dim=1), atol=0.03, rtol=0)
-
-
 def test_the_decoders_update_matches_its_rule() -> None:
     capsules, targets = squash(reference.random(3, 4, 6)).detach(), reference.random(3, 5, 3, seed=1).detach()
     weight = reference.random(4, 6, 5, 3, seed=2).detach()

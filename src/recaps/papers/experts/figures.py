@@ -52,14 +52,9 @@ def figure_2(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, axes = plt.subplots(len(panels), 1, figsize=(8.6, 2.05 * len(panels)), squeeze=False)
     frames = []
     for axis, (variant, domain) in zip(axes.flat, panels, strict=True):
-        samples, place = results.arrays(variant, "samples"), DOMAINS.index(domain)
-        pictures = samples["pictures"][:, place]
-        capsules, height, width = pictures.shape[1:]
-        mosaic(axis, pictures.reshape(-1, height, width), capsules, "gray", 0, 1)
-        tick_columns(axis, [str(capsule) for capsule in range(capsules)], width)
         name = label(results.paper, variant)
         axis.set_title(f"({letters[variant, domain]}) {name} - sampled from {domain} domain")
-        frames.append(_brightness(samples, place).assign(variant=variant, domain=domain))
+        frames.append(_draw_capsules(axis, results, variant, domain).assign(variant=variant, domain=domain))
     return drawing, pd.concat(frames)
 
 
@@ -178,14 +173,11 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
 def samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The first samples of each capsule from the restricted domain, a panel for each row of the study `axes`."""
     rows = {row: f"mnist-experts-{row}" for row in COMPARED}
-    drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.0 * len(rows)))
+    drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.05 * len(rows)))
     frames = []
     for axis, (row, variant) in zip(axes, rows.items(), strict=True):
-        samples, place = results.arrays(variant, "samples"), DOMAINS.index("restricted")
-        pictures = samples["pictures"][:, place]
-        mosaic(axis, pictures.reshape(-1, *pictures.shape[-2:]), pictures.shape[1], "gray", 0, 1)
         axis.set_title(row)
-        frames.append(_brightness(samples, place).assign(row=row))
+        frames.append(_draw_capsules(axis, results, variant, "restricted").assign(row=row))
     return drawing, pd.concat(frames)
 
 
@@ -213,6 +205,16 @@ def _brightness(samples: Mapping[str, Array], domain: int, count: int | None = N
     places = np.indices(mean.shape).reshape(mean.ndim, -1)
     frame = pd.DataFrame(dict(zip(("sample", "capsule"), places, strict=False)))
     return frame.assign(mean=mean.ravel(), sd=sd.ravel())
+
+
+def _draw_capsules(axis: Axes, results: Results, variant: str, domain: str) -> pd.DataFrame:
+    """Draw the first samples of a domain, a column for each capsule. Return their brightness."""
+    samples, place = results.arrays(variant, "samples"), DOMAINS.index(domain)
+    pictures = samples["pictures"][:, place]
+    capsules, height, width = pictures.shape[1:]
+    mosaic(axis, pictures.reshape(-1, height, width), capsules, "gray", 0, 1)
+    tick_columns(axis, [str(capsule) for capsule in range(capsules)], width)
+    return _brightness(samples, place)
 
 
 def _draw_pairs(axis: Axes, samples: Array, opposites: Array) -> None:
