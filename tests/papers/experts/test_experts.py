@@ -13,6 +13,7 @@ import resuming
 import torch
 from pydantic import ValidationError
 from torch import Tensor
+from torch.nn.functional import normalize
 from torch.nn.functional import conv_transpose2d
 
 from recaps.arrays import read
@@ -608,6 +609,69 @@ def test_a_step_of_the_second_layer_is_algorithm_1_on_the_capsules_of_the_first(
         coupling = cosine_coupling(torch.einsum("bid,idje->bije", capsules, before), axis=2)
     expected = reference.encoder_update(capsules, coupling, before.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
     torch.testing.assert_close(net.learning[0].weight.detach(), before + 2 * 3 * expected, rtol=1e-4, atol=1e-7)
+
+
+# Capsules on a product of a sphere and a flat space
+
+
+@pytest.mark.parametrize("flat", [3, 5])
+def test_the_nearest_point_has_the_largest_product_with_the_sum(flat: int) -> None:
+    """Beside random points of the product; `flat` 5 of 5 dimensions has no sphere."""
+    net = model(flat_dim=flat)
+    sums = reference.random(16, 3, 5).detach()
+    points = reference.random(400_000, 5, seed=1).detach()
+    points = points[points[:, -flat:-1].norm(dim=1) <= points[:, -1]]
+    if flat < 5:
+        points = torch.cat([normalize(points[:, :-flat], dim=1), normalize(points[:, -flat:], dim=1)], dim=1)
+    largest = (sums @ normalize(points, dim=1).T).amax(2)
+    found = net.nearest(sums)
+    torch.testing.assert_close(found.square().sum(2), (sums * found).sum(2))
+    torch.testing.assert_close(found.norm(dim=2), largest.clamp_min(0), rtol=0.05, atol=0.03)
+    assert (found.norm(dim=2) >= largest - 1e-12).all()
+    assert (largest < 0).any()
+    inside = sums[..., -flat:-1].norm(dim=2) <= sums[..., -1]
+    assert inside.any()
+    assert not inside.all()
+    torch.testing.assert_close(net.nearest(found), found)
+
+
+@pytest.mark.parametrize("flat", [2, 3])
+def test_the_update_on_a_product_is_the_difference_of_two_gradients(flat: int) -> None:
+    capsules, coupling, weight = network()
+    net = model(flat_dim=flat)
+    update = encoder_update(capsules, coupling, weight.detach(), nearest=net.nearest)
+    data, mixed_again = (net.nearest(mixed(each, coupling, weight)) for each in (capsules, update.inputs))
+    gap = log_marginal(data) - log_marginal(mixed_again)
+    torch.testing.assert_close(update.change, torch.autograd.grad(gap.mean(), weight)[0])
+    assert not torch.allclose(update.change, encoder_update(capsules, coupling, weight.detach()).change)
+
+
+def test_capsules_of_a_product_never_leave_it() -> None:
+    net, data = model(flat_dim=3), batch()
+    net.configure(training())
+    for step in range(25):
+        net.training_step(data, step)
+    with torch.no_grad():
+        capsules = net.encode(net.input_capsules(data["images"]))
+    assert (capsules[..., 2:-1].norm(dim=2) <= capsules[..., -1] + 1e-6).all()
+    for part in (capsules[..., :2], capsules[..., 2:]):
+        torch.testing.assert_close(part.norm(dim=2), capsules.norm(dim=2) / 2**0.5, rtol=1e-4, atol=1e-7)
+    drawn = net.drawn()
+    samples = net.sampled(drawn)
+    assert (drawn[..., -1] < 0).any()
+    torch.testing.assert_close(net.nearest(samples), samples)
+    # The opposite of a sample has the same point of the flat space, and the opposite one of the sphere.
+    torch.testing.assert_close(net.sampled(-drawn)[..., 2:], samples[..., 2:])
+    torch.testing.assert_close(net.sampled(-drawn)[..., :2], -samples[..., :2])
+
+
+def test_samples_of_a_flat_space_have_no_opposites() -> None:
+    net, data = model(flat_dim=5), batch()
+    net.configure(training())
+    for step in range(25):
+        net.training_step(data, step)
+    samples = net.sample()
+    torch.testing.assert_close(samples["opposite"], samples["complete"])
 
 
 def test_what_a_run_visited_counts_from_the_first_step_of_its_decoder() -> None:

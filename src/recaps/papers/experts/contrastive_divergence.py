@@ -8,6 +8,7 @@ length after the squash. By default nothing is sampled, and capsules are mixed a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from recaps.nn.squash import squash
+
+
+def sphere(sums: Tensor) -> Tensor:
+    """The point that z_j stands for where all directions are possible: z_j itself."""
+    return sums
 
 
 def energy(sums: Tensor, firing: Tensor) -> Tensor:
@@ -38,7 +44,7 @@ class EncoderUpdate(NamedTuple):
     change: Tensor
     """Delta W, [I, d, J, D], a mean over the images."""
     sums: Tensor
-    """z_j = sum_i c_ij W_ij x_i of the data, [B, J, D]."""
+    """z_j = sum_i c_ij W_ij x_i of the data, and the nearest point that a capsule can be, [B, J, D]."""
     inputs: Tensor
     """Reconstructed input capsules, x~_i = squash(sum_j c_ij W_ij^T squash(z_j)), [B, I, d]; with capsules that are on
     or off, z_j / |z_j| or 0 takes the place of squash(z_j)."""
@@ -46,7 +52,13 @@ class EncoderUpdate(NamedTuple):
     """z~_j = sum_i c_ij W_ij x~_i, [B, J, D]."""
 
 
-def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, uniform: Tensor | None = None) -> EncoderUpdate:
+def encoder_update(
+    capsules: Tensor,
+    coupling: Tensor,
+    weight: Tensor,
+    uniform: Tensor | None = None,
+    nearest: Callable[[Tensor], Tensor] = sphere,
+) -> EncoderUpdate:
     """Compute the update of algorithm 1: mix once under a fixed coupling, then apply eq. 18 to data and mixed capsules.
 
     Args:
@@ -55,14 +67,15 @@ def encoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, uniform: 
         weight: W, [I, d, J, D].
         uniform: [B, J], between 0 and 1. An output capsule that mixes is on, with length 1, where this is below its
             length. None: capsules are mixed as they are.
+        nearest: what an output capsule can be, as a map of z_j [B, J, D].
     """
-    sums = mixed(capsules, coupling, weight)
+    sums = nearest(mixed(capsules, coupling, weight))
     outputs = squash(sums)
     if uniform is not None:
         on = uniform < outputs.norm(dim=2)
         outputs = on.unsqueeze(2) * normalize(sums, dim=2)
     inputs = squash(mixed_back(outputs, coupling, weight))
-    sums_again = mixed(inputs, coupling, weight)
+    sums_again = nearest(mixed(inputs, coupling, weight))
     data = correlation(capsules, coupling, shrunk(sums))
     model = correlation(inputs, coupling, shrunk(sums_again))
     return EncoderUpdate(2 / len(capsules) * (data - model), sums, inputs, sums_again)
@@ -79,7 +92,13 @@ class DecoderUpdate(NamedTuple):
     """x~_j = squash(sum_i e_ji U_ji^T z~_i), [B, J, D]."""
 
 
-def decoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, targets: Tensor) -> DecoderUpdate:
+def decoder_update(
+    capsules: Tensor,
+    coupling: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    nearest: Callable[[Tensor], Tensor] = sphere,
+) -> DecoderUpdate:
     """Compute the update of section 4.1: eq. 18 with the encoder's inputs as data and the decoder's outputs as model.
 
     Args:
@@ -87,9 +106,10 @@ def decoder_update(capsules: Tensor, coupling: Tensor, weight: Tensor, targets: 
         coupling: e, [B, J, I], taken as a constant.
         weight: U, [J, D, I, d].
         targets: z_i, the encoder's inputs before the squash, [B, I, d].
+        nearest: what an output capsule can be, as a map of its sum before the squash, [B, J, D].
     """
     sums = mixed(capsules, coupling, weight)
-    again = squash(mixed_back(sums, coupling, weight))
+    again = squash(nearest(mixed_back(sums, coupling, weight)))
     data = correlation(capsules, coupling, shrunk(targets))
     model = correlation(again, coupling, shrunk(sums))
     return DecoderUpdate(2 / len(capsules) * (data - model), sums, again)

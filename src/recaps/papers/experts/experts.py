@@ -27,7 +27,7 @@ from recaps.nn.noise import Noise
 from recaps.nn.precision import backward, float32
 from recaps.nn.routing.cosine import cosine_coupling
 from recaps.nn.squash import squash, unsquash
-from recaps.papers.experts.contrastive_divergence import decoder_update, encoder_update, log_marginal, mixed
+from recaps.papers.experts.contrastive_divergence import decoder_update, encoder_update, log_marginal, mixed, sphere
 from recaps.papers.experts.options import ExpertsOptions
 
 KERNEL = 9
@@ -85,7 +85,7 @@ class Experts(Model):
         squashed = squash(inputs)
         coupling = self.coupling(encoder, squashed)
         with float32(inputs):
-            return squash(mixed(squashed, coupling, encoder.weight))
+            return squash(self.nearest(mixed(squashed, coupling, encoder.weight)))
 
     def down(self, decoder: Votes, capsules: Tensor) -> Tensor:
         """Reconstructed capsules below a layer, z~_i, from its own, x_j: [B, J, D] to [B, I, d]."""
@@ -105,6 +105,15 @@ class Experts(Model):
     def lower(self, made: Tensor) -> Tensor:
         """Reconstructed input capsules z~_i from the reconstructed capsules below the layer that learns."""
         return made
+
+    def nearest(self, sums: Tensor) -> Tensor:
+        """What an output capsule can be: the point nearest to z_j [B, J, D]. Here all points can be, a sphere of any
+        radius."""
+        return sphere(sums)
+
+    def sampled(self, drawn: Tensor) -> Tensor:
+        """The samples [n, J, D] of capsules that draws from a Gaussian stand for."""
+        return drawn
 
     def coupling(self, part: Votes, capsules: Tensor) -> Tensor:
         """Coupling of an encoder or a decoder, [B, sources, targets]: sums to one over the sources, or the targets
@@ -212,7 +221,7 @@ class Experts(Model):
                 generator = self.noise.generator(inputs.device, "mixing")
                 shape = (len(inputs), encoder.weight.shape[2])
                 uniform = torch.rand(shape, generator=generator, device=inputs.device)
-            update = encoder_update(capsules, coupling, encoder.weight, uniform)
+            update = encoder_update(capsules, coupling, encoder.weight, uniform, self.nearest)
         self._ascend(update.change)
         return {
             "loss": summed_squared_error(update.inputs, capsules).mean(),
@@ -237,7 +246,7 @@ class Experts(Model):
         coupling = self.coupling(decoder, capsules)
         with float32(inputs):
             scale = self.options.decoder_scale
-            update = decoder_update(capsules, coupling, decoder.weight, scale * below)
+            update = decoder_update(capsules, coupling, decoder.weight, scale * below, self.nearest)
         self._ascend(update.change)
         made = update.sums / scale
         pictures = self.pictures(self.lower(made[:WATCHED]))
@@ -298,7 +307,7 @@ class Experts(Model):
         drawn = self.drawn()
         turned = drawn * self.side(drawn).unsqueeze(2)
         return {
-            name: torch.stack([self.generated(row) for row in values])
+            name: torch.stack([self.generated(row) for row in self.sampled(values)])
             for name, values in (("complete", drawn), ("restricted", turned), ("opposite", -drawn))
         }
 
@@ -440,5 +449,7 @@ def phase_at(ends: tuple[int, int, int], step: int) -> str:
 
 def build(options: ExpertsOptions, image_shape: tuple[int, int, int], classes: int) -> Experts:
     from recaps.papers.experts.deeper import DeeperExperts
+    from recaps.papers.experts.product import ProductExperts
 
-    return (Experts if options.layers == 1 else DeeperExperts)(options, image_shape)
+    model = DeeperExperts if options.layers == 2 else ProductExperts if options.flat_dim else Experts
+    return model(options, image_shape)

@@ -29,6 +29,9 @@ class ExpertsOptions(ModelOptions):
     from, and W and U are those of the second."""
     upper_capsules: int = Field(10, ge=1)
     """Capsules of the second layer, of `capsule_dim` dimensions."""
+    flat_dim: int = Field(0, ge=0)
+    """Dimensions of an output capsule that are coordinates of a flat space with one dimension less; the others are
+    those of a sphere. 0: all of them, as in the paper."""
     iterations: int = Field(3, ge=1)
     """Reading. Iterations of cosine routing; the paper gives none."""
     coupling_axis: Literal["inputs", "outputs"] = "inputs"
@@ -105,6 +108,10 @@ class ExpertsOptions(ModelOptions):
     def _check(self) -> ExpertsOptions:
         if self.channels[1] % self.primary_dim:
             raise ValueError(f"channels: {self.channels[1]} is not a multiple of primary_dim ({self.primary_dim})")
+        if self.flat_dim == 1 or self.flat_dim > self.capsule_dim:
+            raise ValueError(f"flat_dim: {self.flat_dim} is not 0, nor between 2 and capsule_dim ({self.capsule_dim})")
+        if self.flat_dim and self.layers == 2:
+            raise ValueError("flat_dim: only a single layer has flat dimensions; remove it, or write `layers: 1`")
         if self.sample_coupling == "matched" and self.code_length is None:
             raise ValueError("sample_coupling: matched needs a code_length; write `alone`")
         if self.autoencoder + self.encoder > 1:
