@@ -13,8 +13,7 @@ import resuming
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from torch.nn.functional import normalize
-from torch.nn.functional import conv_transpose2d
+from torch.nn.functional import conv_transpose2d, normalize
 
 from recaps.arrays import read
 from recaps.config.training import Training
