@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -48,7 +49,7 @@ class _Claim(Section):
     """`check`: no outcome of training could fail it. `conjecture`: the authors believe it and did not test it. Both are
     shown apart and do not count as claims."""
     decides: str = ""
-    """The run that would decide a conjecture, where ours does not."""
+    """The runs that would decide the claim where ours do not, and their cost; from the list `deciding`."""
     study: Name | None = None
     """The study of the paper that measures it: `variant` is then a row of its table."""
     quoted: bool = False
@@ -159,6 +160,15 @@ class Bound(_Claim):
         return self
 
 
+class Deciding(Section):
+    """Runs that would decide claims, where those of a scale do not."""
+
+    runs: str
+    """What to run, and its cost: device and time."""
+    claims: tuple[str, ...]
+    """The ids of the claims, or patterns of them."""
+
+
 Claim = Number | Ordering | Bound
 KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {
     "number": Number,
@@ -176,9 +186,9 @@ def read(file: Path) -> list[Claim]:
         UserError: one line naming the file, the claim, the key and the nearest valid one.
     """
     values = read_yaml(file)
-    rows = values.pop("claims", None)
-    if values or not isinstance(rows, list):
-        raise UserError(f"{file}: expected one key 'claims' that holds a list")
+    rows, deciding = values.pop("claims", None), values.pop("deciding", [])
+    if values or not isinstance(rows, list) or not isinstance(deciding, list):
+        raise UserError(f"{file}: expected a key 'claims' that holds a list, and no other but 'deciding', another list")
     claims: list[Claim] = []
     shared: dict[str, Any] = {}
     for place, row in enumerate(rows, start=1):
@@ -197,6 +207,8 @@ def read(file: Path) -> list[Claim]:
     for claim in claims:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
+    for place, row in enumerate(deciding, start=1):
+        claims = _decided(claims, check(Deciding, row, f"{file}: deciding {place}"), f"{file}: deciding {place}")
     return claims
 
 
@@ -217,6 +229,20 @@ def _claim(row: Any, where: str) -> Claim:
     if kind not in KINDS:
         raise UserError(f"{where}: kind: there is no kind '{kind}'{nearest(kind, KINDS)}")
     return check(KINDS[kind], row, where)
+
+
+def _decided(claims: list[Claim], deciding: Deciding, where: str) -> list[Claim]:
+    """The claims, with what would decide those that it names."""
+    for pattern in deciding.claims:
+        if not any(fnmatchcase(claim.id, pattern) for claim in claims):
+            hint = nearest(pattern, [claim.id for claim in claims])
+            raise UserError(f"{where}: claims: no claim is named '{pattern}'{hint}")
+    return [
+        claim.model_copy(update={"decides": deciding.runs})
+        if any(fnmatchcase(claim.id, pattern) for pattern in deciding.claims)
+        else claim
+        for claim in claims
+    ]
 
 
 def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others: Collection[str] = ()) -> None:

@@ -18,7 +18,19 @@ from recaps.report import overview
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
-from recaps.report.verdicts import FAILED, NOT_RUN, STAND_IN, VERDICTS, All, format_value, judge, readable
+from recaps.report.verdicts import (
+    DIRECTION,
+    FAILED,
+    NOT_DECIDED,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    STAND_IN,
+    VERDICTS,
+    All,
+    format_value,
+    judge,
+    readable,
+)
 
 #: Titles of the parts of a paper's scorecard.
 TITLES = {
@@ -26,6 +38,9 @@ TITLES = {
     "check": "Checks of the configuration",
     "conjecture": "Conjectures: the authors did not test them",
 }
+
+#: The verdicts on claims that other runs might still change.
+OPEN = (DIRECTION, NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
@@ -129,6 +144,7 @@ def _row(
     low, high = interval or (math.nan, math.nan)
     return replace(
         base,
+        decides=claim.decides if finding.verdict in OPEN else "",
         ours=finding.ours,
         sd=finding.sd,
         seeds=min(len(item.seeds) for item in present.values()),
@@ -276,6 +292,7 @@ def markdown(
                 lines += [f"### {title}", ""] if title else []
                 lines += ["| where | claim | unit | published | ours | seeds | 95 % interval | verdict |"]
                 lines += ["|---|---|---|--:|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
+        lines += _to_decide(rows)
     for name, sets in (own or {}).items():
         lines += [f"## {name}", "", f"{not_judged(sets)}", ""]
     lines += [MARKDOWN_NOTES, ""]
@@ -295,6 +312,17 @@ def _markdown_row(row: pd.Series) -> str:
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
     cells = [row["where"], statement, row["unit"], published, ours, row["seeds"] or "", interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _to_decide(rows: pd.DataFrame) -> list[str]:
+    """A table of the runs that would decide the claims of a paper that are open, if there are any."""
+    still = rows[rows["decides"] != ""]
+    if still.empty:
+        return []
+    lines = ["### Runs that would decide", "", "| runs | claims |", "|---|---|"]
+    for runs, part in still.groupby("decides", sort=False):
+        lines.append(f"| {runs} | {', '.join(f'`{claim}`' for claim in part['id'])} |")
+    return [*lines, ""]
 
 
 def interval_text(row: pd.Series) -> str:

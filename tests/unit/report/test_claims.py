@@ -35,9 +35,9 @@ def project() -> Project:
     return load({"scale": "paper", "papers": names()}, CONFIG)
 
 
-def write(folder: Path, *rows: Any) -> Path:
+def write(folder: Path, *rows: Any, **more: Any) -> Path:
     file = folder / "claims.yaml"
-    file.write_text(yaml.safe_dump({"claims": list(rows)}))
+    file.write_text(yaml.safe_dump({"claims": list(rows), **more}))
     return file
 
 
@@ -137,6 +137,26 @@ def test_an_unknown_variant_gives_the_nearest(tmp_path: Path, project: Project) 
         check_variants(read(write(tmp_path, wrong)), project.papers)
     with pytest.raises(UserError, match=r"no paper 'sparce' \(did you mean 'sparse'\?\)"):
         check_variants(read(write(tmp_path, {**NUMBER, "id": "sparce/table-1/one"})), project.papers)
+
+
+def test_what_would_decide_claims(tmp_path: Path) -> None:
+    rows = [NUMBER | {"id": f"sparse/{place}"} for place in ("table-1/a", "table-1/b", "figure-1/c", "figure-1/d")]
+    deciding = [{"runs": "More steps.", "claims": ["sparse/table-1/*"]}, {"runs": "Seeds.", "claims": ["sparse/*/c"]}]
+    claims = read(write(tmp_path, *rows, deciding=deciding))
+    assert [claim.decides for claim in claims] == ["More steps.", "More steps.", "Seeds.", ""]
+
+
+@pytest.mark.parametrize(
+    ("deciding", "message"),
+    [
+        ([{"runs": "x", "claims": ["sparse/table-1/onne"]}], "no claim is named .*did you mean 'sparse/table-1/one'"),
+        ([{"runs": "x", "claim": ["sparse/table-1/one"]}], "deciding 1: unknown key 'claim'.*'claims'"),
+        ("x", "no other but 'deciding', another list"),
+    ],
+)
+def test_mistakes_in_what_would_decide(tmp_path: Path, deciding: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(write(tmp_path, NUMBER, deciding=deciding))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

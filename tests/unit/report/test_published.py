@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from places import CONFIG
 
-from recaps.report import publish, scorecard
+from recaps.report import publish, scorecard, verdicts
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +32,11 @@ def test_the_published_record_can_be_drawn_again(root: Path, tmp_path: Path, sca
         assert (after / file.relative_to(before)).read_bytes() == file.read_bytes()
     made, again = (scorecard.load(folder / "scorecard.csv") for folder in (before, after))
     pd.testing.assert_frame_equal(made, again, rtol=1e-4)
+
+
+def test_a_claim_that_is_not_reproduced_is_refuted_by_three_seeds_or_names_what_would_decide(root: Path) -> None:
+    card = scorecard.load(root / "results/published/desk/scorecard.csv")
+    failed = card[card["verdict"].isin([verdicts.NOT_REPRODUCED, verdicts.NOT_DECIDED])]
+    undecided = failed[(failed["decides"] == "") & (failed["seeds"] < verdicts.FEWEST_SEEDS)]
+    assert len(failed)
+    assert undecided["id"].tolist() == []

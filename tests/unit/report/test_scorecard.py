@@ -139,7 +139,8 @@ def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
     card = scorecard.scorecard([conjecture], pd.DataFrame(measured), "desk")
     assert card["verdict"].tolist() == [verdict]
     assert card["published"].tolist() == ["first > second"]
-    assert card["decides"].tolist() == ["More seeds."]
+    assert card["decides"].tolist() == ["More seeds." if verdict == NOT_DECIDED else ""]
+    assert ("| More seeds. | `toy/table-1/" in scorecard.markdown(card, "desk")) == (verdict == NOT_DECIDED)
     assert scorecard.counts(card) == {}
     assert scorecard.TITLES["conjecture"] in scorecard.markdown(card, "desk")
     assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)), "desk")["verdict"].tolist() == [NOT_RUN]
