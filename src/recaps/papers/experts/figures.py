@@ -171,13 +171,23 @@ def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """The first samples of each capsule from the restricted domain, a panel for each row of the study `axes`."""
-    rows = {row: f"mnist-experts-{row}" for row in COMPARED}
+    """The first samples of each capsule from the restricted domain, a panel for each of five rows of `axes`."""
+    return _panels(results, {row: f"mnist-experts-{row}" for row in COMPARED}, "restricted")
+
+
+def complete_samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The first samples of each capsule from the complete domain, a panel for each row of a study."""
+    variants = of_family(results.paper, "experts")
+    return _panels(results, {results.paper.variants[variant].title: variant for variant in variants}, "complete")
+
+
+def _panels(results: Results, rows: Mapping[str, str], domain: str) -> tuple[Figure, pd.DataFrame]:
+    """The first samples of each capsule of variants, by the titles of their panels."""
     drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.05 * len(rows)))
     frames = []
     for axis, (row, variant) in zip(axes, rows.items(), strict=True):
         axis.set_title(row)
-        frames.append(_draw_capsules(axis, results, variant, "restricted").assign(row=row))
+        frames.append(_draw_capsules(axis, results, variant, domain).assign(row=row))
     return drawing, pd.concat(frames)
 
 
