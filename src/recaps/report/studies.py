@@ -59,18 +59,26 @@ def figure(results: Results) -> tuple[Figure, pd.DataFrame]:
     unit = results.metrics.loc[results.metrics["metric"] == metric, "unit"].iloc[0]
     labels, data = [], []
     drawing, axes = plt.subplots(figsize=(6, 0.8 + 0.35 * len(study.changes)))
-    for place, (variant, changes) in enumerate(study.changes.items()):
+    for place, (label, variant) in enumerate(rows(results).items()):
         measured = results.measured(variant, metric)
-        words = [
-            _text(each) if name in ("variant", "row") else f"{name} {_text(each)}" for name, each in changes.items()
-        ]
-        labels.append(", ".join(words) or variant)
+        labels.append(label)
         axes.plot(measured["value"], [place] * len(measured), "o", color="C0", alpha=0.7)
         axes.plot([measured["value"].mean()], [place], "|", color="black", markersize=14)
         data += [{"row": labels[-1], "seed": row["seed"], metric: row["value"]} for _, row in measured.iterrows()]
     axes.set_yticks(range(len(labels)), labels)
     axes.set(ylim=(len(labels) - 0.5, -0.5), xlabel=f"{metric} ({unit})")
     return drawing, pd.DataFrame(data, columns=["row", "seed", metric])
+
+
+def rows(results: Results) -> dict[str, str]:
+    """The variants of a study by a label of what they change."""
+    labels = {}
+    for variant, changes in _study(results).changes.items():
+        words = [
+            _text(each) if name in ("variant", "row") else f"{name} {_text(each)}" for name, each in changes.items()
+        ]
+        labels[", ".join(words) or variant] = variant
+    return labels
 
 
 def _study(results: Results) -> Studied:

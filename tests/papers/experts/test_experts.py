@@ -664,6 +664,35 @@ def test_capsules_of_a_product_never_leave_it() -> None:
     torch.testing.assert_close(net.sampled(-drawn)[..., :2], -samples[..., :2])
 
 
+def test_a_step_of_both_layers_on_a_product_is_the_rule_for_it() -> None:
+    options = {"momentum": 0.0, "encoder_decay": 0.0, "decoder_decay": 0.0, "rate_end": 1.0}
+    net, data = model(flat_dim=3, encoder_rate=2.0, decoder_rate=3.0, initial=1.0, **options), batch()
+    net.configure(training())
+    for step in range(20):
+        net.training_step(data, step)
+    with torch.no_grad():
+        inputs = net.input_capsules(data["images"])
+        capsules = squash(inputs)
+        coupling = net.coupling(net.encoder, capsules)
+        wanted = encoder_update(capsules, coupling, net.encoder.weight, nearest=net.nearest)
+        on_sphere = encoder_update(capsules, coupling, net.encoder.weight)
+        before = net.encoder.weight.clone()
+        net.phase = "encoder"
+        net._learn_encoder(inputs)
+        torch.testing.assert_close(net.encoder.weight, before + 2 * 8 * wanted.change)
+        assert not torch.allclose(wanted.change, on_sphere.change)
+        capsules = net.encode(inputs)
+        coupling = net.coupling(net.decoder, capsules)
+        scale = net.options.decoder_scale
+        wanted_back = decoder_update(capsules, coupling, net.decoder.weight, scale * inputs, net.nearest)
+        on_sphere_back = decoder_update(capsules, coupling, net.decoder.weight, scale * inputs)
+        before = net.decoder.weight.clone()
+        net.phase = "decoder"
+        net._learn_decoder(inputs, data["images"])
+        torch.testing.assert_close(net.decoder.weight, before + 3 * 3 * wanted_back.change)
+        assert not torch.allclose(wanted_back.change, on_sphere_back.change)
+
+
 def test_samples_of_a_flat_space_have_no_opposites() -> None:
     net, data = model(flat_dim=5), batch()
     net.configure(training())

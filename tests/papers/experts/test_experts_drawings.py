@@ -402,13 +402,12 @@ def test_samples_of_the_compared_rows() -> None:
     assert seen == [f"mnist-experts-{row} samples" for row in figures.COMPARED]
     assert [axis.get_title() for axis in drawing.axes] == list(figures.COMPARED)
     assert data["mean"].tolist() == samples["mean"][:, 1].ravel().tolist() * 5  # of the restricted domain
-    model = SimpleNamespace(family="experts")
-    variants = {name: SimpleNamespace(model=model, title=f"On a {name}") for name in ("sphere", "flat space")}
-    results.paper = SimpleNamespace(variants=variants | {"judge": SimpleNamespace(model=SimpleNamespace(family="x"))})
+    results.paper = load({"scale": "desk"}, CONFIG).studies["experts.spaces"]
     drawing, data = figures.complete_samples_of_rows(results)
-    assert seen[5:] == ["sphere samples", "flat space samples"]
-    assert [axis.get_title() for axis in drawing.axes] == ["On a sphere", "On a flat space"]
-    assert data["mean"].tolist() == samples["mean"][:, 0].ravel().tolist() * 2
+    names = ["sphere", "product", "flat", "biases"]
+    assert seen[5:] == [f"fashion-experts-{name} samples" for name in names]
+    assert [axis.get_title() for axis in drawing.axes] == names
+    assert data["mean"].tolist() == samples["mean"][:, 0].ravel().tolist() * 4
 
 
 def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:

@@ -44,12 +44,12 @@ class EncoderUpdate(NamedTuple):
     change: Tensor
     """Delta W, [I, d, J, D], a mean over the images."""
     sums: Tensor
-    """z_j = sum_i c_ij W_ij x_i of the data, and the nearest point that a capsule can be, [B, J, D]."""
+    """What an output capsule can be that is nearest to z_j = sum_i c_ij W_ij x_i of the data, [B, J, D]."""
     inputs: Tensor
     """Reconstructed input capsules, x~_i = squash(sum_j c_ij W_ij^T squash(z_j)), [B, I, d]; with capsules that are on
     or off, z_j / |z_j| or 0 takes the place of squash(z_j)."""
     sums_again: Tensor
-    """z~_j = sum_i c_ij W_ij x~_i, [B, J, D]."""
+    """The same for z~_j = sum_i c_ij W_ij x~_i, [B, J, D]."""
 
 
 def encoder_update(
@@ -89,7 +89,7 @@ class DecoderUpdate(NamedTuple):
     sums: Tensor
     """z~_i = sum_j e_ji U_ji x_j, [B, I, d]."""
     capsules: Tensor
-    """x~_j = squash(sum_i e_ji U_ji^T z~_i), [B, J, D]."""
+    """x~_j = squash(nearest(sum_i e_ji U_ji^T z~_i)), [B, J, D]."""
 
 
 def decoder_update(

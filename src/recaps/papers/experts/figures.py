@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from recaps.npz import Array
 from recaps.papers.experts.architecture import draw, phase_steps, stages
 from recaps.papers.experts.variants import DATASETS, DOMAINS, by_dataset, dataset, label, of_family
+from recaps.report import studies
 from recaps.report.plots import FASHION, mosaic, mosaic_rows, plain_numbers, style, tick_columns
 from recaps.report.results import Results
 
@@ -177,15 +178,14 @@ def samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 def complete_samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The first samples of each capsule from the complete domain, a panel for each row of a study."""
-    variants = of_family(results.paper, "experts")
-    return _panels(results, {results.paper.variants[variant].title: variant for variant in variants}, "complete")
+    return _panels(results, studies.rows(results), "complete")
 
 
 def _panels(results: Results, rows: Mapping[str, str], domain: str) -> tuple[Figure, pd.DataFrame]:
     """The first samples of each capsule of variants, by the titles of their panels."""
-    drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.05 * len(rows)))
+    drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.05 * len(rows)), squeeze=False)
     frames = []
-    for axis, (row, variant) in zip(axes, rows.items(), strict=True):
+    for axis, (row, variant) in zip(axes.flat, rows.items(), strict=True):
         axis.set_title(row)
         frames.append(_draw_capsules(axis, results, variant, domain).assign(row=row))
     return drawing, pd.concat(frames)

@@ -30,8 +30,8 @@ class ExpertsOptions(ModelOptions):
     upper_capsules: int = Field(10, ge=1)
     """Capsules of the second layer, of `capsule_dim` dimensions."""
     flat_dim: int = Field(0, ge=0)
-    """Dimensions of an output capsule that are coordinates of a flat space with one dimension less; the others are
-    those of a sphere. 0: all of them, as in the paper."""
+    """Dimensions of an output capsule that are homogeneous coordinates of a point r of a flat space, |r| <= 1, which
+    has one dimension less; the others are those of a sphere. 0: all are, as in the paper."""
     iterations: int = Field(3, ge=1)
     """Reading. Iterations of cosine routing; the paper gives none."""
     coupling_axis: Literal["inputs", "outputs"] = "inputs"

@@ -3,8 +3,8 @@
 The paper's capsule is a point of S^15 x (0, 1): a direction, and a length that says whether it is on. There -u is as
 possible as u, and gives the negative picture. In a flat space it is not. A point r of R^n has the homogeneous
 coordinates (r, 1), so the points with |r| <= 1 are the directions in the cone |r| <= h of values (r, h). A capsule is
-on a product if its direction is u = (v, w) / sqrt(2), with v on S^m and w in that cone. Without the limit on r, almost
-all capsules learn points that are infinitely far, h = 0, and these are a sphere again.
+on a product if its direction is u = (v, w) / sqrt(2), with v on S^m and w in that cone. Without the limit on r, most
+capsules of a short trial learned points that are infinitely far, h = 0, and these are a sphere again.
 
 The rules of learning stay. The energy of a capsule that is on is -log(|z|^2) where each u is possible, since z . u is
 largest, |z|, for u = z / |z|. On the product, z . u is largest for the v and w that are nearest to the two parts of z;
@@ -14,34 +14,15 @@ automatic differentiation).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from recaps.nn.squash import squash
-from recaps.papers.experts.contrastive_divergence import mixed
 from recaps.papers.experts.experts import Experts
 
 
 class ProductExperts(Experts):
     """Capsules of `capsule_dim` dimensions, whose last `flat_dim` are homogeneous coordinates of a flat space."""
-
-    orienting = False  # whether this step is the first of W
-
-    def schedule(self, step: int) -> Hashable:
-        self.orienting = step == self.ends[0]
-        return super().schedule(step)
-
-    def _learn_encoder(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Before its first step, W's last coordinate gets the sign that is positive for most of the images: the rules
-        do not teach a coordinate that is zero for all of them."""
-        if self.orienting:
-            capsules, weight = squash(inputs), self.encoder.weight
-            last = mixed(capsules, self.coupling(self.encoder, capsules), weight)[..., -1]
-            weight[..., -1] *= torch.where(last.sum(0) < 0, -1.0, 1.0)
-        return super()._learn_encoder(inputs)
 
     def nearest(self, sums: Tensor) -> Tensor:
         direction = self.direction(sums)

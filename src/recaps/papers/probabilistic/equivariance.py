@@ -20,8 +20,8 @@ ANGLES = range(-90, 91, 15)
 def by_angle(run: Run) -> list[MetricRow]:
     """How far poses turn if the image is rotated: `object-turn-<angle>` and `part-turn-<angle>`, in degrees.
 
-    An object counts by the number of parts that are expected to select it, and a part by its presence, both for the
-    upright image.
+    An object counts by the number of parts that are expected to select it, and a part by its presence, both before
+    the image is rotated.
     """
     model: Any = run.model()
     split, on = run.split(run.settings.test), run.resolve(run.settings.test)
