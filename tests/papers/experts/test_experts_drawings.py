@@ -408,6 +408,9 @@ def test_samples_of_the_compared_rows() -> None:
     assert seen[5:] == [f"fashion-experts-{name} samples" for name in names]
     assert [axis.get_title() for axis in drawing.axes] == names
     assert data["mean"].tolist() == samples["mean"][:, 0].ravel().tolist() * 4
+    drawing, data = figures.restricted_samples_of_rows(results)
+    assert seen[9:] == seen[5:9]
+    assert data["mean"].tolist() == samples["mean"][:, 1].ravel().tolist() * 4
 
 
 def test_table_1_shows_means_of_the_metrics(results: Results, table: pd.DataFrame) -> None:

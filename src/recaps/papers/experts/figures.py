@@ -181,6 +181,11 @@ def complete_samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
     return _panels(results, studies.rows(results), "complete")
 
 
+def restricted_samples_of_rows(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The same from the restricted domain."""
+    return _panels(results, studies.rows(results), "restricted")
+
+
 def _panels(results: Results, rows: Mapping[str, str], domain: str) -> tuple[Figure, pd.DataFrame]:
     """The first samples of each capsule of variants, by the titles of their panels."""
     drawing, axes = plt.subplots(len(rows), 1, figsize=(8.6, 2.05 * len(rows)), squeeze=False)
