@@ -19,7 +19,6 @@ from recaps.report.claims import Claim, Measure, Number, Ordering, read
 from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import (
-    DIRECTION,
     FAILED,
     NOT_DECIDED,
     NOT_REPRODUCED,
@@ -40,7 +39,7 @@ TITLES = {
 }
 
 #: The verdicts on claims that other runs might still change.
-OPEN = (DIRECTION, NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
+OPEN = (NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other

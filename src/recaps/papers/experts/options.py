@@ -47,7 +47,7 @@ class ExpertsOptions(ModelOptions):
     bias: bool = False
     """Reading. Biases in the autoencoder. The paper lists filters only. Without biases, a code of zeros is an even grey
     and the opposite code is about the negative of the picture, as in the paper's figure 2. With biases, reconstructions
-    are much better and no sample is a negative."""
+    are better and few samples are negatives."""
     leaky_slope: float = Field(0.2, ge=0)
     """Reading. Slope of the leaky ReLUs below zero: TensorFlow's default; the paper gives none."""
     dropout: float = Field(0.5, ge=0, lt=1)
