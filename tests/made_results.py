@@ -146,7 +146,7 @@ def verdicts(paper: str, table: pd.DataFrame) -> dict[str, str]:
     for claim in own:
         for measure in claim.measures:
             assert known[paper, measure.variant, measure.metric].unit == claim.unit, claim.id
-    found: dict[str, str] = scorecard(own, measures, "desk").set_index("id")["verdict"].to_dict()
+    found: dict[str, str] = scorecard(own, measures).set_index("id")["verdict"].to_dict()
     assert "not run at this scale" not in found.values()
     return found
 

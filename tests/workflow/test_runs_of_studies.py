@@ -17,6 +17,11 @@ MINE = """studies={
     plain: {of: consensus/mnist-em, judged: test, measure: interpretation:by_iteration}}"""
 
 
+#: Models alone: no classifiers, latents or probes.
+BARE = "fixed: {heads: {}, latents: {}, probes: {}}, rows: {alone: {}}"
+OF_ALL = ("sparse/sparsecaps", "consensus/mnist-em", "experts/mnist-experts", "probabilistic/*", "discriminative/*-fc")
+
+
 def of_papers(clone: Clone, project: Project) -> dict[str, str]:
     """The digests of the files of the papers' runs, tables and figures."""
     smoke = clone.folder / "results" / "smoke"
@@ -62,6 +67,15 @@ def test_a_users_study_is_in_the_report(finished: Clone) -> None:
     assert "Study: mine" in report
     # Without the study, the report is made again without it, and nothing else.
     assert set(finished.plan()) == {"build_report", "all", "total"}
+
+
+def test_models_alone_have_records(finished: Clone) -> None:
+    studies = ", ".join(f"{of.split('/')[0]}-alone: {{of: {of}, judged: test, {BARE}}}" for of in OF_ALL)
+    names = [f"{of.split('/')[0]}.{of.split('/')[0]}-alone" for of in OF_ALL]
+    done = finished.snakemake(*SMOKE, "--config", f"studies={{{studies}}}", "--", *names)
+    assert done.status == 0, done.output[-6000:]
+    for name in names:
+        assert (finished.folder / f"results/smoke/papers/{name}/table.csv").exists()
 
 
 def test_the_example_of_the_page(finished: Clone) -> None:

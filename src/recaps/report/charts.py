@@ -55,7 +55,7 @@ def scatter(points: Sequence[Point], label: str) -> Markup:
         (left - 5, (top + base) / 2, "end", "ours"),
     ]
     parts = [
-        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{right:g}" fill="none"/>',
+        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{right:g}"/>',
         f'<line class="equal" x1="{left:g}" y1="{base:g}" x2="{right:g}" y2="{top:g}"/>',
         *(f'<text x="{a:g}" y="{b:g}" text-anchor="{anchor}">{text}</text>' for a, b, anchor, text in texts),
     ]
@@ -87,12 +87,12 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
 
     band = float(x(published + tolerance)) - float(x(published - tolerance))
     parts = [
-        f'<line class="axis" x1="0" x2="{width:g}" y1="11" y2="11"/>',
+        f'<path class="axis" d="M0 11H{width:g}"/>',
         f'<rect class="band" x="{x(published - tolerance)}" y="3" width="{max(band, 1):.1f}" height="16" rx="2"/>',
-        f'<line class="published" x1="{x(published)}" x2="{x(published)}" y1="1" y2="21"/>',
+        f'<path class="published" d="M{x(published)} 1V21"/>',
     ]
     if interval:
-        parts.append(f'<line class="interval" x1="{x(interval[0])}" x2="{x(interval[1])}" y1="11" y2="11"/>')
+        parts.append(f'<path class="interval" d="M{x(interval[0])} 11H{x(interval[1])}"/>')
     parts.append(f'<circle class="ours" cx="{x(ours)}" cy="11" r="4"/>')
     return _svg("strip", width, height, parts, label)
 
@@ -111,9 +111,9 @@ def certainty(difference: float, p_value: float, label: str) -> Markup:
     unit = (centre - 8) / most
     place = centre + unit * math.copysign(min(errors, most), difference)
     parts = [
-        f'<line class="axis" x1="0" x2="{width:g}" y1="11" y2="11"/>',
+        f'<path class="axis" d="M0 11H{width:g}"/>',
         f'<rect class="band" x="{centre - unit:.1f}" y="3" width="{2 * unit:.1f}" height="16" rx="2"/>',
-        f'<line class="published" x1="{centre:g}" x2="{centre:g}" y1="1" y2="21"/>',
+        f'<path class="published" d="M{centre:g} 1V21"/>',
         f'<circle class="ours" cx="{place:.1f}" cy="11" r="4"/>',
     ]
     return _svg("strip", width, height, parts, label)
@@ -140,11 +140,11 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
     base = height - bottom
     highest, lowest = _apart(high, low)
     parts = [
-        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{width - 8:g}" fill="none"/>',
-        f'<text x="{left - 5:g}" y="{top + 6:g}" text-anchor="end">{highest}</text>',
-        f'<text x="{left - 5:g}" y="{base:g}" text-anchor="end">{lowest}</text>',
-        f'<text x="{left:g}" y="{height - 5:g}">0</text>',
-        f'<text x="{width - 8:g}" y="{height - 5:g}" text-anchor="end">step {last:,.0f}</text>',
+        f'<path class="axis" d="M{left:g},{top:g}V{base:g}H{width - 8:g}"/>',
+        f'<text x="{left - 5:g}" y="{top + 6:g}">{highest}</text>',
+        f'<text x="{left - 5:g}" y="{base:g}">{lowest}</text>',
+        f'<text x="{left:g}" y="{height - 5:g}" text-anchor="start">0</text>',
+        f'<text x="{width - 8:g}" y="{height - 5:g}">step {last:,.0f}</text>',
     ]
     for number, curve in enumerate(series):
         path = " ".join(place(step, loss) for step, loss in curve)

@@ -46,7 +46,7 @@ from recaps.report.verdicts import (
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
-MOST_POINTS, FEW_POINTS = 200, 14
+MOST_POINTS, FEW_POINTS = 200, 10
 #: Most commits that the top of the page lists.
 NAMED_COMMITS = 3
 #: The `origin` in the record of a run that was made before its record had an identity.

@@ -89,7 +89,6 @@ class Row:
 def scorecard(
     claims: Sequence[Claim],
     metrics: pd.DataFrame,
-    scale: str,
     runs: Sequence[Record] = (),
     left_out: Mapping[str, LeftOut] | None = None,
 ) -> pd.DataFrame:
@@ -103,7 +102,7 @@ def scorecard(
     measured = collect(metrics)
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
     lost = left_out or {}
-    rows = [asdict(_row(claim, numbers, measured, scale, runs, lost.get(claim.paper))) for claim in claims]
+    rows = [asdict(_row(claim, numbers, measured, runs, lost.get(claim.paper))) for claim in claims]
     return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
 
 
@@ -111,7 +110,6 @@ def _row(
     claim: Claim,
     numbers: Mapping[str, Number],
     measured: All,
-    scale: str,
     runs: Sequence[Record],
     left_out: LeftOut | None,
 ) -> Row:
@@ -135,7 +133,7 @@ def _row(
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        return replace(base, how=_why_not(claim.measured_in, lacking, scale, measured, left_out))
+        return replace(base, how=_why_not(claim.measured_in, lacking, measured, left_out))
     _check_units(claim, present)
     finding = judge(claim, present, numbers, measured)
     interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
@@ -152,15 +150,15 @@ def _row(
         difference=finding.difference,
         p_value=math.nan if finding.p_value is None or made_of_stand_ins else finding.p_value,
         verdict=STAND_IN if made_of_stand_ins else finding.verdict,
-        how=_how(claim, present, finding.estimate, scale, runs),
+        how=_how(claim, present, finding.estimate, runs),
     )
 
 
-def _why_not(paper: str, lacking: Sequence[Measure], scale: str, measured: All, left_out: LeftOut | None) -> str:
+def _why_not(paper: str, lacking: Sequence[Measure], measured: All, left_out: LeftOut | None) -> str:
     """One line on what was not measured, with the reason if it is known."""
     reasons = dict.fromkeys(left_out.reason(measure.variant) for measure in lacking) if left_out else {}
     missing = ", ".join(f"{measure}{_misspelt(paper, measure, measured)}" for measure in lacking)
-    return "; ".join([f"scale {scale}", f"no value of {missing}", *filter(None, reasons)])
+    return "; ".join([f"no value of {missing}", *filter(None, reasons)])
 
 
 def _misspelt(paper: str, measure: Measure, measured: All) -> str:
@@ -178,12 +176,9 @@ def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
             )
 
 
-def _how(
-    claim: Claim, present: Mapping[Measure, Measured], estimate: Estimate, scale: str, runs: Sequence[Record]
-) -> str:
-    """One line with the scale, sets, seeds, steps and device of a row."""
-    parts = [f"scale {scale}"]
-    parts += dict.fromkeys(_tested_on(item) for item in present.values() if item.n or item.measured_on)
+def _how(claim: Claim, present: Mapping[Measure, Measured], estimate: Estimate, runs: Sequence[Record]) -> str:
+    """One line with the sets, seeds, steps and device of a row."""
+    parts = list(dict.fromkeys(_tested_on(item) for item in present.values() if item.n or item.measured_on))
     seeds = sorted({seed for item in present.values() for seed in item.seeds})
     fewest = min(len(item.seeds) for item in present.values())
     own = {measure.variant: ", ".join(map(str, item.seeds)) for measure, item in present.items()}
@@ -196,7 +191,10 @@ def _how(
     models = [(claim.measured_in, measure.variant, seed) for measure in present for seed in seeds]
     known = {(run["paper"], run["variant"], int(run["seed"])): run for run in runs}
     used = [known[model] for model in models if model in known]
-    parts += dict.fromkeys(text for run in used if (text := _trained(run)))
+    trained: dict[str, dict[str, None]] = {}
+    for run in used:
+        trained.setdefault(_trained(run), {})[run["variant"]] = None
+    parts += [f"{', '.join(variants)}: {training}" for training, variants in trained.items() if training]
     devices = dict.fromkeys(str(run["device"]) for run in used if run.get("device"))
     if devices:
         parts.append(f"on {', '.join(devices)}")
@@ -222,14 +220,14 @@ def _tested_on(item: Measured) -> str:
 
 
 def _trained(run: Record) -> str:
-    """E.g. `sparsecaps: 2,000 steps of 128 images of mnist-40`."""
+    """E.g. `2,000 steps of 128 images of mnist-40`."""
     if run.get("steps") is None:
         return ""
     size = batch_size(run)
     name = run.get("dataset", {}).get("name", "")
     images = f" of {size} images" if size else ""
     weights = f", {run['parameters'] / 1e6:.2f} M parameters" if run.get("parameters") else ""
-    return f"{run['variant']}: {int(run['steps']):,} steps{images}{f' of {name}' if name else ''}{weights}"
+    return f"{int(run['steps']):,} steps{images}{f' of {name}' if name else ''}{weights}"
 
 
 def published_text(claim: Claim) -> str:
@@ -374,7 +372,7 @@ def make(
     """
     judged = set(papers) - set(own or ())
     wanted = [claim for file in claims for claim in read(Path(file)) if claim.paper in judged]
-    card = scorecard(wanted, read_metrics(metrics), scale, read_records(records), left_out)
+    card = scorecard(wanted, read_metrics(metrics), read_records(records), left_out)
     files = Layout(Path(out))
     table, text, numbers, picture = files.scorecard()
     write_text(table, card.to_csv(index=False, float_format="%.6g"))

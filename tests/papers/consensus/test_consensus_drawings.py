@@ -283,7 +283,7 @@ def test_only_equal_trainings_are_compared(results: Results, tmp_path: Path) -> 
     """At scale `desk`, connectionist routing has fewer steps."""
     of_connectionist = [claim.id for claim in CLAIMS if "error-equal-training" in str(claim.measures)]
     assert len(of_connectionist) == 4
-    card = scorecard(CLAIMS, results.metrics, "desk").set_index("id")
+    card = scorecard(CLAIMS, results.metrics).set_index("id")
     assert set(card.loc[of_connectionist, "verdict"]) == {"not run at this scale"}
     equal = make(tmp_path, config(**equally_trained()), seeds=(0, 1))
     for variant in ("mnist-em", "norb-similarity", "mnist-connectionist"):
@@ -295,7 +295,7 @@ def test_only_equal_trainings_are_compared(results: Results, tmp_path: Path) -> 
 
 def test_without_smallnorb_its_claims_are_not_judged(tmp_path: Path) -> None:
     results = make(tmp_path, config("smallnorb", **equally_trained()), seeds=(0,))
-    card = scorecard(CLAIMS, results.metrics, "desk")
+    card = scorecard(CLAIMS, results.metrics)
     lacking = card[card["verdict"] == "not run at this scale"]["id"]
     assert list(lacking) == [claim.id for claim in CLAIMS if "norb" in claim.id or "-cnn" in claim.id]
 

@@ -66,7 +66,7 @@ def bound(**changes: Any) -> Bound:
 
 def judge(claim: Claim, *groups: list[dict[str, Any]], others: Sequence[Claim] = (), **options: Any) -> pd.Series:
     frame = pd.DataFrame([row for group in groups for row in group], columns=None if groups else list(COLUMNS))
-    return scorecard.scorecard([claim, *others], frame, "desk", **options).iloc[0]
+    return scorecard.scorecard([claim, *others], frame, **options).iloc[0]
 
 
 def test_a_number_within_tolerance() -> None:
@@ -136,20 +136,20 @@ def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
 ) -> None:
     conjecture = ordering("a", "b", role="conjecture", study="attacks", decides="More seeds.")
     measured = [*rows("a", a, paper="toy.attacks"), *rows("b", b, paper="toy.attacks"), *rows("a", (0.0,))]
-    card = scorecard.scorecard([conjecture], pd.DataFrame(measured), "desk")
+    card = scorecard.scorecard([conjecture], pd.DataFrame(measured))
     assert card["verdict"].tolist() == [verdict]
     assert card["published"].tolist() == ["first > second"]
     assert card["decides"].tolist() == ["More seeds." if verdict == NOT_DECIDED else ""]
     assert ("| More seeds. | `toy/table-1/" in scorecard.markdown(card, "desk")) == (verdict == NOT_DECIDED)
     assert scorecard.counts(card) == {}
     assert scorecard.TITLES["conjecture"] in scorecard.markdown(card, "desk")
-    assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)), "desk")["verdict"].tolist() == [NOT_RUN]
+    assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)))["verdict"].tolist() == [NOT_RUN]
 
 
 def test_a_check_passes_or_fails_and_is_no_claim() -> None:
     claims = [number(), number("b", role="check"), number("c", role="check")]
     measured = pd.DataFrame([*rows("a", [89.5]), *rows("b", [90.5]), *rows("c", [80.0])])
-    card = scorecard.scorecard(claims, measured, "desk")
+    card = scorecard.scorecard(claims, measured)
     assert list(card["verdict"]) == [REPRODUCED, PASSED, FAILED]
     assert scorecard.counts(card) == {REPRODUCED: 1}
     text = scorecard.markdown(card, "desk")
@@ -328,21 +328,21 @@ def test_a_missing_metric() -> None:
 def test_a_misspelt_metric() -> None:
     """The scorecard names the nearest metric, unless another variant has the one that the claim names."""
     claim = bound(measure={"variant": "a", "metric": "acuracy"}, at_least=80)
-    assert judge(claim, rows("a", [90.0]))["how"] == ("scale desk; no value of a/acuracy (did you mean 'accuracy'?)")
+    assert judge(claim, rows("a", [90.0]))["how"] == "no value of a/acuracy (did you mean 'accuracy'?)"
     elsewhere = rows("b", [90.0], metric="acuracy")
-    assert judge(claim, rows("a", [90.0]), elsewhere)["how"] == "scale desk; no value of a/acuracy"
+    assert judge(claim, rows("a", [90.0]), elsewhere)["how"] == "no value of a/acuracy"
 
 
 def test_a_variant_that_was_left_out() -> None:
     left_out = {"toy": LeftOut(sets=("norb", "cifar10"), variants={"b": ("norb",)})}
     row = judge(ordering("a", "b"), rows("a", [90.0]), left_out=left_out)
     assert row["verdict"] == NOT_RUN
-    assert row["how"] == "scale desk; no value of b/accuracy; b was left out: it needs norb (config: without)"
+    assert row["how"] == "no value of b/accuracy; b was left out: it needs norb (config: without)"
     other = judge(number("c"), rows("a", [90.0]), left_out=left_out)
-    assert other["how"] == "scale desk; no value of c/accuracy"
+    assert other["how"] == "no value of c/accuracy"
     assert judge(number(), rows("a", [90.0]), left_out=left_out)["verdict"] == REPRODUCED
     elsewhere = judge(number("b"), left_out={"other": left_out["toy"]})
-    assert elsewhere["how"] == "scale desk; no value of b/accuracy"
+    assert elsewhere["how"] == "no value of b/accuracy"
 
 
 def test_a_counterpart_that_was_left_out() -> None:
@@ -354,7 +354,7 @@ def test_a_counterpart_that_was_left_out() -> None:
 
 
 def test_markdown_tells_what_a_paper_goes_without() -> None:
-    card = scorecard.scorecard([number(), number("b")], pd.DataFrame(rows("a", [89.5])), "desk")
+    card = scorecard.scorecard([number(), number("b")], pd.DataFrame(rows("a", [89.5])))
     lost = LeftOut(sets=("norb",), variants={"b": ("norb",)}, outputs={"table-1": "Table I. Norb"})
     sentence = "Made without norb; left out: b; Table I. Norb."
     assert sentence in scorecard.markdown(card, "desk", {"toy": lost}).splitlines()
@@ -379,14 +379,14 @@ def test_how_it_was_measured() -> None:
     other = {**run, "variant": "b", "steps": 7}
     row = judge(number(), rows("a", [89.5, 89.6], measured_on="affnist-generated/test"), runs=[run, other])
     assert row["how"] == (
-        "scale desk; measured on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
+        "measured on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
         "a: 2,000 steps of 128 images of mnist-40; on cpu"
     )
 
 
 def test_markdown_counts_verdicts_and_keeps_its_columns() -> None:
     claims = [number(statement="a | b."), ordering("a", "b")]
-    card = scorecard.scorecard(claims, pd.DataFrame(rows("a", [89.5])), "desk")
+    card = scorecard.scorecard(claims, pd.DataFrame(rows("a", [89.5])))
     text = scorecard.markdown(card, "desk")
     assert "2 claims: 1 reproduced, 1 not run at this scale." in text
     assert "A value of one seed has no interval" in text

@@ -44,7 +44,7 @@ def record(run: Run) -> Record:
             rows += [run.number(f"coefficients-{name}", share, "fraction") for name, share in shares.items()]
         arrays["coefficients"] = {"values": spread(values)} | {name: np.array(share) for name, share in shares.items()}
     decoder = run.beside.get(DECODER)
-    if run.variant == OTHER and decoder is not None and decoder.seed == run.seed:
+    if run.variant == OTHER and decoder is not None and decoder.seed == run.seed and run.has(DECODED_SET):
         found, arrays["decoded"] = _decoded(run, decoder)
         rows += found
     return Record(rows, arrays)
@@ -52,17 +52,15 @@ def record(run: Run) -> Record:
 
 def _errors(run: Run) -> list[MetricRow]:
     """The test error after training, and what the run's own curves tell of its convergence."""
-    result, on = run.head("argmax", run.settings.heads["argmax"][0]), _tested_on(run)
-    n = int(result["n"])
-    rows = [run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n)]
-    if run.settings.training.evaluate_every:
-        watched = n if (chosen := run.settings.training.evaluate_images) is None else min(chosen, n)
-        rows.append(run.number("lowest-error", run.evaluations()["test_error"].min(), "percent", on, n=watched))
+    rows = []
+    for protocol in run.settings.heads.get("argmax", ())[:1]:
+        result, on = run.head("argmax", protocol), run.test_set
+        n = int(result["n"])
+        rows.append(run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n))
+        if run.settings.training.evaluate_every:
+            watched = n if (chosen := run.settings.training.evaluate_images) is None else min(chosen, n)
+            rows.append(run.number("lowest-error", run.evaluations()["test_error"].min(), "percent", on, n=watched))
     return [*rows, run.number("loss-last-fifth", last_fifth(run.history()), "percent")]
-
-
-def _tested_on(run: Run) -> str:
-    return run.resolve(run.paper.protocols[run.settings.heads["argmax"][0]].test.set)
 
 
 # Coefficients
@@ -89,7 +87,7 @@ def without_negatives(run: Run) -> list[MetricRow]:
     split, cpu = run.split(run.settings.test), torch.device("cpu")
     made = latents_of(model, images_of(split, cpu), range(len(split.labels)), run.settings.training, cpu)
     right = highest_are_labels(made["scores"], made["labels"])
-    return [run.number("error-without-negatives", 100 - 100 * right.mean(), "percent", _tested_on(run), n=len(right))]
+    return [run.number("error-without-negatives", 100 - 100 * right.mean(), "percent", run.test_set, n=len(right))]
 
 
 def spread(values: Array) -> Array:
@@ -122,7 +120,7 @@ def _decoded(run: Run, decoder: Run) -> tuple[list[MetricRow], dict[str, Array]]
     capsules += [mapped(capsules[1], capsules[0], labels), squashed(capsules[1])]
     decoded = np.stack([_reconstruct(decoder, each, labels) for each in capsules])
     errors = np.stack([squared_error(each, images) for each in decoded])
-    rows, on = [], _tested_on(run)
+    rows, on = [], run.test_set
     owners, kinds = (decoder, run, run, run), ("", "", "mapped-", "squashed-")
     for owner, kind, each in zip(owners, kinds, errors, strict=True) if len(right) else ():
         beyond = beyond_class_mean(each, images, labels)

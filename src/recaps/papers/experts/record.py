@@ -52,7 +52,8 @@ def record(run: Run) -> Record:
     family, probes = run.settings.model.family, run.settings.probes
     if family == "convnet":
         return Record([*rows, *_image_metrics(run)], arrays)
-    rows += _code_metrics(run)
+    if run.has(run.settings.test):
+        rows += _code_metrics(run)
     if "chain" in probes:
         probe = run.probe("chain")
         rows += _border_metrics(run, probe)
@@ -68,7 +69,8 @@ def record(run: Run) -> Record:
     if family == "experts":
         minutes, on = run.training_record()["wall_seconds"] / 60, run.resolve(run.settings.data)
         rows.append(run.number("training-minutes", minutes, "minutes", on))
-        arrays["lengths"] = _lengths(run)
+        if run.has(run.settings.test):
+            arrays["lengths"] = _lengths(run)
     return Record(rows, arrays)
 
 

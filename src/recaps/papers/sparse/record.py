@@ -26,24 +26,25 @@ def record(run: Run) -> Record:
         return Record(rows, arrays)
     test = run.settings.test
     rows += _error_rows(run, {"mnist": test, "affnist": "affnist/test"})
-    latents, on = run.latents(test, "support", "mask"), run.resolve(test)
-    support = relative_support(latents["support"])
-    rows.append(run.mean("support-slope", support[:, 1:].mean(1), "ratio", on))
-    arrays["support"] = {"by_rank": support.mean(0)}
+    if run.has(test):
+        latents, on = run.latents(test, "support", "mask"), run.resolve(test)
+        support = relative_support(latents["support"])
+        rows.append(run.mean("support-slope", support[:, 1:].mean(1), "ratio", on))
+        arrays["support"] = {"by_rank": support.mean(0)}
+        if sparse(run.settings):
+            rows.append(run.mean("mask-active", (latents["mask"] >= 0.1).sum(1), "count", on))
     if "single-capsules" in run.settings.probes:
         probe = run.probe("single-capsules")
-        rows.append(run.mean("leave-one-out-change", leave_one_out_change(probe), "ratio", on))
-        rows.append(run.mean("contributing-share", contributing_share(probe), "fraction", on))
-        rows.append(run.mean("change-autocorrelation", change_autocorrelation(probe), "ratio", on))
+        rows.append(run.mean("leave-one-out-change", leave_one_out_change(probe), "ratio", run.test_set))
+        rows.append(run.mean("contributing-share", contributing_share(probe), "fraction", run.test_set))
+        rows.append(run.mean("change-autocorrelation", change_autocorrelation(probe), "ratio", run.test_set))
         if shows_single_capsules(run.settings):
             arrays["single-capsules"] = _single_capsules(probe)
     if "traversals" in run.settings.probes:
         probe = run.probe("traversals")
-        rows.append(run.mean("parameter-change", largest_change(probe["decoded"]), "ratio", on))
+        rows.append(run.mean("parameter-change", largest_change(probe["decoded"]), "ratio", run.test_set))
         if run.variant in TRAVERSED:
             arrays["traversals"] = _traversals(probe, TRAVERSED[run.variant])
-    if sparse(run.settings):
-        rows.append(run.mean("mask-active", (latents["mask"] >= 0.1).sum(1), "count", on))
     if sparse(run.settings) and run.has("affnist/test"):
         ranks = run.latents("affnist/test", "ranks")["ranks"]
         rows += _rank_rows(run, ranks == 0)
