@@ -748,6 +748,22 @@ def test_second_order_free_form_inference_climbs_the_bound_of_its_draws() -> Non
     assert second["bound_along"][-1].mean() > plain["bound_along"][-1].mean() > plain["bound_along"][0].mean()
 
 
+def test_the_second_order_method_goes_on_where_a_full_step_climbs_too_far() -> None:
+    """On Rosenbrock's function, whose narrow valley needs line searches of more than one point."""
+    place = torch.tensor([-1.5, 2.0], requires_grad=True)
+    ascent = probes.METHODS["lbfgs"]([place], lr=1)
+
+    def value() -> float:
+        ascent.zero_grad()
+        found = (1 - place[0]) ** 2 + 100 * (place[1] - place[0] ** 2) ** 2
+        found.backward()
+        return float(found.detach())
+
+    for _ in range(60):
+        ascent.step(value)
+    assert value() < 1e-4
+
+
 def test_the_antithetic_draw_is_the_mirrored_one() -> None:
     net = model(poses="gaussian")
     belief = net.infer(torch.rand(3, *SHAPE)).object_belief

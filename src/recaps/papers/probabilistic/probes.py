@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 METHODS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "plain": torch.optim.SGD,
-    "lbfgs": partial(torch.optim.LBFGS, max_iter=1, history_size=20, line_search_fn="strong_wolfe"),
+    # Without `max_eval`, a line search ends after its first point, and then every step may have length 0.
+    "lbfgs": partial(torch.optim.LBFGS, max_iter=1, max_eval=25, history_size=20, line_search_fn="strong_wolfe"),
 }
 #: Step between the angles of rotated images, in degrees.
 TURN = 30
