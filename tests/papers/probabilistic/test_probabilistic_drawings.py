@@ -526,9 +526,9 @@ def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
     settled = {f"settled-{head}-mnist-40" for head in ("presence", "prior-presence")}
     expected = {
         "capsules": rotations | free | pictures | leads | heads | crossed,
-        "capsules-even": free | upright,
+        "capsules-even": upright,
         "capsules-gaussian": {"bound-mnist", "bound-from-full-rate"} | upright,
-        "capsules-gaussian-first": {"bound-mnist", "bound-from-full-rate"} | free | heads,
+        "capsules-gaussian-first": {"bound-mnist", "bound-from-full-rate"} | heads,
         "capsules-double-c": alone,
         "capsules-half": alone,
         "capsules-40": said | {"presence-draw-affnist", "presence-affnist", "presence-pose-affnist"},
@@ -874,7 +874,7 @@ def test_figure_3_sets_both_inferences_below_the_digit(results: Results) -> None
     assert [label.get_text() for label in pictures.get_yticklabels()] == ["digit", "amortised", "free-form"]
     assert [label.get_text() for label in pictures.get_xticklabels()][:2] == ["0°", "30°"]
     assert len(bounds.lines) == 8
-    assert bounds.get_xlim()[1] == 40, "all steps of this probe, which are fewer than 100"
+    assert bounds.get_xlim()[1] == 40, "all steps of this probe"
     assert bounds.lines[-1].get_label() == "mean over 40 test digits"
     np.testing.assert_allclose(np.asarray(bounds.lines[-1].get_ydata()), run.probe("free-form")["bound_along"].mean(1))
     turned = data[data["image"] == "2 turned by 60 degrees"]

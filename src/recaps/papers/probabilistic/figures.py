@@ -29,9 +29,6 @@ FEATURES = {"presence": "presences", "presence-pose": "presences and poses", "li
 #: Small and large rotations in figure 7, in degrees.
 TURNS = {"small": (330, 0, 30), "large": (90, 180, 270)}
 
-#: Steps of free-form inference that figure 3 shows: the bound hardly rises later.
-SHOWN_STEPS = 100
-
 #: Samples in a row of figure 9.
 PER_ROW = 20
 
@@ -65,7 +62,7 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     label = f"mean over {int(average['n']):,} test digits"
     right.plot(average["steps"], average["bound"], color="black", linestyle="--", marker="", label=label)
     frames.append(pd.DataFrame({"step": average["steps"], "bound": average["bound"]}).assign(image=label))
-    right.set(xlabel="step of the optimisation", ylabel="bound, nats", xlim=(0, min(SHOWN_STEPS, probe["steps"][-1])))
+    right.set(xlabel="step of the optimisation", ylabel="bound, nats", xlim=(0, probe["steps"][-1]))
     right.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=6.5, ncols=3)
     columns = ["image", "step", "bound", "squared_error_amortised", "squared_error_free_form"]
     return drawing, pd.concat(frames)[columns]
