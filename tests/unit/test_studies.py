@@ -507,3 +507,13 @@ def test_a_pattern_changes_all_variants_that_match() -> None:
     assert {each.seeds for each in sparse.values()} == {(0, 3)}
     with pytest.raises(UserError, match=r"config: overrides.variants: no variant matches 'dens-\*'"):
         project(overrides={"sparse": {"variants": {"dens-*": {}}}})
+
+
+def test_options_that_only_probes_read_are_options_of_a_family_with_such_probes() -> None:
+    made = project(papers=["sparse", "probabilistic", "experts"])
+    for family in (type(variant.model) for paper in made.papers.values() for variant in paper.variants.values()):
+        assert {option for each in family.of_probes.values() for option in each} <= set(family.model_fields)
+    capsules = made.papers["probabilistic"].variants["capsules"].model
+    assert {"free_ascent", "free_rate", "samples"} < capsules.unread() == capsules.unread(["templates"])
+    assert capsules.unread(["templates", "free-form"]) == {"samples"}
+    assert "free_rate" in capsules.unread(["samples"])

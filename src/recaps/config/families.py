@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection, Mapping
 from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, ClassVar
@@ -22,13 +23,19 @@ class ModelOptions(Section):
 
     module: ClassVar[str]
     """The module whose function `build(options, image_shape, classes)` makes the model."""
-    after_training: ClassVar[tuple[str, ...]] = ()
-    """The options that training does not depend on. Rows of a study that differ in them share a trained model."""
+    of_probes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By probe, the options that it reads and training does not. Rows of a study that differ in them share a trained
+    model."""
 
     @property
     def modules(self) -> list[str]:
         """The modules that are imported by name to build the model; no import statement refers to them."""
         return [self.module, type(self).__module__]
+
+    def unread(self, probes: Collection[str] = ()) -> set[str]:
+        """Return the options that neither training nor any of some probes reads."""
+        read = {option for probe in probes for option in self.of_probes.get(probe, ())}
+        return {option for options in self.of_probes.values() for option in options} - read
 
     def check_classes(self, classes: int) -> None:
         """Raise UserError if the model cannot have this number of classes."""

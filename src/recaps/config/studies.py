@@ -165,7 +165,7 @@ def matching(paper: Paper, patterns: Sequence[str], where: str) -> tuple[str, ..
 def _training(variant: Variant) -> str:
     """Return what two variants with the same trained model have in common."""
     start = variant.start if isinstance(variant, Row) else None
-    model = variant.model.model_dump_json(exclude=set(variant.model.after_training))
+    model = variant.model.model_dump_json(exclude=variant.model.unread())
     return f"{variant.data} {start} {model} {variant.training.model_dump_json()}"
 
 

@@ -226,10 +226,11 @@ def _other_settings(run: Path, project: Project, name: str) -> str:
     if (variant := paper.variants.get(run.parent.name)) is None:
         return "of a variant that is no more"
     today = variant.model_dump(mode="json", include={"model", "training"})
+    unread = {option: today["model"][option] for option in variant.model.unread(variant.probes)}
     data, now = read_json(run / "record.json")["dataset"]["name"], project.resolve(variant.data).split("/")[0]
     try:
-        trained, planned = ({"settings": {key: each[key] for key in ("model", "training")}} for each in (config, today))
-        if found := differences(trained, planned):
+        trained = {"model": config["model"] | unread, "training": config["training"]}
+        if found := differences({"settings": trained}, {"settings": today}):
             return f"trained with other settings ({'; '.join(found)})"
         if data != now:
             return f"trained on {data} instead of {now}, so with other data"

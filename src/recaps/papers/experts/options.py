@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -14,7 +15,9 @@ class ExpertsOptions(ModelOptions):
     """Autoencoder, capsule encoder W and capsule decoder U, each learned in its own phase with the rest fixed."""
 
     module: ClassVar[str] = "recaps.papers.experts.experts"
-    after_training: ClassVar[tuple[str, ...]] = ("restricted", "gaussian", "sample_coupling", "samples")
+    of_probes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "samples": ("restricted", "gaussian", "sample_coupling", "samples")
+    }
     family: Literal["experts"] = "experts"
     channels: tuple[Positive, Positive] = (128, 128)
     """Filters of the two convolutions: 9x9 with stride 1 and 9x9 with stride 2."""
@@ -123,7 +126,7 @@ class RBMOptions(ModelOptions):
     """Binary hidden units on pixels taken as probabilities, trained by persistent contrastive divergence."""
 
     module: ClassVar[str] = "recaps.papers.experts.rbm"
-    after_training: ClassVar[tuple[str, ...]] = ("samples", "gibbs_steps")
+    of_probes: ClassVar[Mapping[str, tuple[str, ...]]] = {"samples": ("samples", "gibbs_steps")}
     family: Literal["rbm"] = "rbm"
     hidden: int = Field(320, ge=1)
     """Hidden units; 320 is the number of values in 20 capsules of 16 dimensions."""

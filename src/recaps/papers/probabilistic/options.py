@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from recaps.config.families import ModelOptions
+
+#: Options of free-form inference.
+FREE_FORM = (
+    "free_steps",
+    "free_rate",
+    "free_pairs",
+    "free_draws",
+    "free_ascent",
+    "free_presences_only",
+    "free_samples",
+)
 
 
 class GenerativeOptions(ModelOptions):
@@ -16,16 +28,11 @@ class GenerativeOptions(ModelOptions):
     """
 
     module: ClassVar[str] = "recaps.papers.probabilistic.capsules"
-    after_training: ClassVar[tuple[str, ...]] = (
-        "free_steps",
-        "free_rate",
-        "free_pairs",
-        "free_draws",
-        "free_ascent",
-        "free_presences_only",
-        "free_samples",
-        "samples",
-    )
+    of_probes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "free-form": FREE_FORM,
+        "free-form-rotations": FREE_FORM,
+        "samples": ("samples",),
+    }
     family: Literal["generative"] = "generative"
     objects: int = Field(16, ge=1)
     """Number n0 of object capsules, the upper layer."""
