@@ -292,7 +292,7 @@ def test_what_differs_from_the_plan_is_refused(
 
 
 def test_published_runs_of_other_settings_stay_and_are_named(
-    tree: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    tree: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = tree(seeds=(0,))
     try_publish(results)
@@ -304,6 +304,18 @@ def test_published_runs_of_other_settings_stay_and_are_named(
     sentence = "rained or measured with other settings than today: runs/sparse/dense/seed-0"
     assert f"sparse: t{sentence}\n" in capsys.readouterr().out
     assert f"<li>T{sentence}.</li>" in page_of(results)
+    # An option that no probe of the variant reads does not count.
+    sparsecaps = results.project.papers["sparse"].variants["sparsecaps"]
+    config = published(results) / "runs/sparse/sparsecaps/seed-0/config.json"
+    before_change = config.read_text()
+    settings = json.loads(before_change)
+    settings["model"]["mask_floor"] += 0.1
+    config.write_text(json.dumps(settings))
+    for probe, named in (("of no variant", 1), (next(iter(sparsecaps.probes)), 2)):
+        monkeypatch.setattr(type(sparsecaps.model), "of_probes", {probe: ("mask_floor",)})
+        assert run_publish(results, "--draw") == 0
+        assert len(manifest_of(results)["papers"]["sparse"]["other_settings"]) == named
+    config.write_text(before_change)
     shutil.rmtree(results.root)
     with pytest.raises(UserError, match="sparse/dense: the published seed-0 was trained with other settings"):
         try_publish(tree(seeds=(1,)))

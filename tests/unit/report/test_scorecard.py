@@ -382,6 +382,12 @@ def test_how_it_was_measured() -> None:
         "measured on affnist-generated/test (n = 10,000); 2 seeds (0, 1); "
         "a: 2,000 steps of 128 images of mnist-40; on cpu"
     )
+    both = [{**run, "seed": 0}, {**other, "seed": 0}]
+    row = judge(ordering("a", "b"), rows("a", [89.5]), rows("b", [89.4]), runs=both)
+    assert "; a: 2,000 steps of 128 images of mnist-40; b: 7 steps of" in row["how"]
+    alike = [both[0], {**both[1], "steps": 2000}]
+    row = judge(ordering("a", "b"), rows("a", [89.5]), rows("b", [89.4]), runs=alike)
+    assert "; a, b: 2,000 steps of 128 images of mnist-40; on cpu" in row["how"]
 
 
 def test_markdown_counts_verdicts_and_keeps_its_columns() -> None:

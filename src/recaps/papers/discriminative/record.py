@@ -43,8 +43,8 @@ def record(run: Run) -> Record:
         if _can_reach_zero(run.settings):
             rows += [run.number(f"coefficients-{name}", share, "fraction") for name, share in shares.items()]
         arrays["coefficients"] = {"values": spread(values)} | {name: np.array(share) for name, share in shares.items()}
-    decoder = run.beside.get(DECODER)
-    if run.variant == OTHER and decoder is not None and decoder.seed == run.seed and run.has(DECODED_SET):
+    decoder = run.beside.get(DECODER) if run.variant == OTHER and run.has(DECODED_SET) else None
+    if decoder is not None and decoder.seed == run.seed and decoder.has(DECODED_SET):
         found, arrays["decoded"] = _decoded(run, decoder)
         rows += found
     return Record(rows, arrays)
@@ -53,8 +53,8 @@ def record(run: Run) -> Record:
 def _errors(run: Run) -> list[MetricRow]:
     """The test error after training, and what the run's own curves tell of its convergence."""
     rows = []
-    for protocol in run.settings.heads.get("argmax", ())[:1]:
-        result, on = run.head("argmax", protocol), run.test_set
+    if protocols := run.settings.heads.get("argmax"):
+        result, on = run.head("argmax", protocols[0]), run.test_set
         n = int(result["n"])
         rows.append(run.number("error", 100 - 100 * result["accuracy"], "percent", on, n=n))
         if run.settings.training.evaluate_every:

@@ -102,7 +102,8 @@ def free_form(model: GenerativeCapsules, images: Tensor, labels: Tensor) -> dict
     It starts at the amortised posterior, that of the networks. The gradient of each step is the mean over `free_pairs`
     pairs of antithetic draws. The learning rate falls linearly to zero, so that the last steps average out the noise.
 
-    L-BFGS, a second-order method, searches along a line in each step, always with the draws of the first step.
+    L-BFGS, a second-order method, searches along a line in each step, always with the draws of the first step and at a
+    constant rate.
 
     Args:
         model: the model. Its options `free_...` say how.

@@ -27,7 +27,7 @@ def record(run: Run) -> Record:
     test = run.settings.test
     rows += _error_rows(run, {"mnist": test, "affnist": "affnist/test"})
     if run.has(test):
-        latents, on = run.latents(test, "support", "mask"), run.resolve(test)
+        latents, on = run.latents(test, "support", "mask"), run.test_set
         support = relative_support(latents["support"])
         rows.append(run.mean("support-slope", support[:, 1:].mean(1), "ratio", on))
         arrays["support"] = {"by_rank": support.mean(0)}
