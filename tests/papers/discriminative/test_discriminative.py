@@ -259,13 +259,11 @@ def test_the_error_without_negative_coefficients() -> None:
     assert (chosen != before).any()
     arrays = Arrays(pixels.numpy(), chosen.numpy(), {}, {"classes": 10})
     settings = SimpleNamespace(test="mnist/test", model=net.options, training=Training(steps=200, learning_rate=0.1))
-    settings.heads = {"argmax": ["mnist"]}
     run: Any = SimpleNamespace(
         settings=settings,
+        test_set="mnist/test",
         model=lambda: copy.deepcopy(net),
         split=lambda name: arrays,
-        resolve=lambda name: name,
-        paper=SimpleNamespace(protocols={"mnist": SimpleNamespace(test=SimpleNamespace(set="mnist/test"))}),
         number=lambda metric, value, unit, on, n: (metric, value, n),
     )
     assert record.without_negatives(run) == [("error-without-negatives", 0, 40)]
