@@ -71,12 +71,8 @@ def scatter(points: Sequence[Point], label: str) -> Markup:
     return _svg("scatter", width, height, parts, label)
 
 
-def strip(published: float, tolerance: float, ours: float, interval: tuple[float, float] | None, label: str) -> Markup:
-    """The published value with its tolerance as a band, and our value with its interval, on one line.
-
-    Args:
-        label: the text for screen readers.
-    """
+def strip(published: float, tolerance: float, ours: float, interval: tuple[float, float] | None) -> Markup:
+    """The published value with its tolerance as a band, and our value with its interval, on one line."""
     width, height, margin = 150.0, 22.0, 6.0
     points = [published - tolerance, published + tolerance, ours, *(interval or ())]
     low, high = min(points), max(points)
@@ -94,16 +90,15 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
     if interval:
         parts.append(f'<path class="interval" d="M{x(interval[0])} 11H{x(interval[1])}"/>')
     parts.append(f'<circle class="ours" cx="{x(ours)}" cy="11" r="4"/>')
-    return _svg("strip", width, height, parts, label)
+    return _svg("strip", width, height, parts)
 
 
-def certainty(difference: float, p_value: float, label: str) -> Markup:
+def certainty(difference: float, p_value: float) -> Markup:
     """How surely a rule is met: a dot on an axis from "against it" over "undecided" (the band) to "for it".
 
     Args:
         difference: from the limit of the rule, positive if it is met.
         p_value: of no difference; nan if it needs none.
-        label: the text for screen readers.
     """
     width, height, most = 150.0, 22.0, 3.0
     errors = most if math.isnan(p_value) else NormalDist().inv_cdf(1 - max(p_value, 1e-12) / 2) / DECIDED
@@ -116,7 +111,7 @@ def certainty(difference: float, p_value: float, label: str) -> Markup:
         f'<path class="published" d="M{centre:g} 1V21"/>',
         f'<circle class="ours" cx="{place:.1f}" cy="11" r="4"/>',
     ]
-    return _svg("strip", width, height, parts, label)
+    return _svg("strip", width, height, parts)
 
 
 def curves(series: Sequence[Curve], label: str) -> Markup:
@@ -166,6 +161,8 @@ def thin(rows: Sequence[int], most: int) -> list[int]:
     return [rows[round(index * step)] for index in range(most)]
 
 
-def _svg(kind: str, width: float, height: float, parts: Sequence[str], label: str) -> Markup:
-    head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label={quoteattr(label)}>'
+def _svg(kind: str, width: float, height: float, parts: Sequence[str], label: str = "") -> Markup:
+    """`label`: the text for screen readers; without one, the text beside the drawing says the same."""
+    role = f'role="img" aria-label={quoteattr(label)}' if label else 'aria-hidden="true"'
+    head = f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" {role}>'
     return Markup(head + "".join(parts) + "</svg>")

@@ -162,8 +162,13 @@ def _environment() -> Environment:
 
 
 def _command(project: Project) -> str:
+    """The command that makes the page, with the data sets that it replaces or leaves out."""
     profile = "smoke" if project.scale.stand_in else "local"
-    return f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
+    command = f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
+    replaced = [f"{name}: {other}" for name, other in project.config.datasets.items() if isinstance(other, str)]
+    lost = dict.fromkeys(name for each in project.left_out.values() for name in each.sets)
+    command += f" 'datasets={{{', '.join(replaced)}}}'" if replaced else ""
+    return command + (f" 'without=[{', '.join(lost)}]'" if lost else "")
 
 
 def _section(
@@ -276,10 +281,9 @@ def _claim(row: pd.Series) -> dict[str, Any]:
     drawing = Markup("")
     if row["kind"] == "number" and row["ours"]:
         published = float(row["published"].split()[0])
-        label = f"published {row['published']}, tolerance {row['tolerance']:g}, ours {row['ours']}"
-        drawing = charts.strip(published, row["tolerance"], float(row["ours"]), interval, label)
+        drawing = charts.strip(published, row["tolerance"], float(row["ours"]), interval)
     elif row["role"] == "conjecture" and row["ours"]:
-        drawing = charts.certainty(row["difference"], row["p_value"], row["verdict"])
+        drawing = charts.certainty(row["difference"], row["p_value"])
     return {
         **{str(key): value for key, value in row.items()},
         "symbol": symbol,
@@ -319,11 +323,12 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
         commits += " with uncommitted changes"
     finished = [str(run["finished"])[:10] for run in records if run.get("finished")]
     days = _several((min(finished), max(finished))) if finished else ""
-    seconds = sum(float(run.get("wall_seconds") or 0) for run in records)
+    trained = [run for run in records if not run.get("trained")]  # the others have the model of one of these
+    seconds = sum(float(run.get("wall_seconds") or 0) for run in trained)
     facts = [
         ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
         ("Seeds", ", ".join(map(str, sorted({run["seed"] for run in records}) or project.seeds))),
-        ("Training runs", f"{len(records)}, {duration(seconds)} in all"),
+        ("Training runs", f"{len(trained)}, {duration(seconds)} in all"),
         ("Commit" if len(of_runs) == 1 else "Commits", commits),
         ("Date", days.replace(", ", " to ")),
         ("Device", _several(str(run["device"]) for run in records if run.get("device"))),
