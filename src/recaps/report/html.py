@@ -10,7 +10,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +21,12 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from recaps.config.load import Project
-from recaps.config.variant import Paper
 from recaps.io import write_text
 from recaps.layout import Layout
 from recaps.papers import of
-from recaps.report import charts, findings, overview, scorecard
-from recaps.report.contents import Figure, Run, Table, read_figure, read_picture, read_runs, read_table, read_timings
+from recaps.report import charts, findings, overview, scorecard, verdicts
+from recaps.report.contents import Run, read_figure, read_picture, read_runs, read_table, read_timings
 from recaps.report.measured import Record, dirty, stand_in
-from recaps.report.verdicts import (
-    DIRECTION,
-    FAILED,
-    NOT_DECIDED,
-    NOT_REPRODUCED,
-    NOT_RUN,
-    NOT_SUPPORTED,
-    PASSED,
-    REPRODUCED,
-    STAND_IN,
-    SUPPORTED,
-    format_value,
-    readable,
-)
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
@@ -57,45 +41,17 @@ PUBLISHED = findings.ROOT / "results/published/scale"
 READINGS = "How it is read here"
 #: Symbol and CSS class of a verdict. The page shows the words too, so nothing depends on colour alone.
 BADGES = {
-    REPRODUCED: ("✓", "good"),
-    DIRECTION: ("↗", "fair"),
-    NOT_REPRODUCED: ("✗", "bad"),
-    NOT_RUN: ("–", "none"),
-    STAND_IN: ("○", "none"),
-    PASSED: ("✓", "none"),
-    FAILED: ("✗", "bad"),
-    SUPPORTED: ("✓", "good"),
-    NOT_DECIDED: ("?", "fair"),
-    NOT_SUPPORTED: ("✗", "bad"),
+    verdicts.REPRODUCED: ("✓", "good"),
+    verdicts.DIRECTION: ("↗", "fair"),
+    verdicts.NOT_REPRODUCED: ("✗", "bad"),
+    verdicts.NOT_RUN: ("–", "none"),
+    verdicts.STAND_IN: ("○", "none"),
+    verdicts.PASSED: ("✓", "none"),
+    verdicts.FAILED: ("✗", "bad"),
+    verdicts.SUPPORTED: ("✓", "good"),
+    verdicts.NOT_DECIDED: ("?", "fair"),
+    verdicts.NOT_SUPPORTED: ("✗", "bad"),
 }
-
-
-@dataclass(frozen=True)
-class Section:
-    """One paper or study."""
-
-    name: str
-    readme: str
-    paper: Paper
-    claims: Sequence[Mapping[str, Any]]
-    tables: Sequence[Table]
-    figures: Sequence[Figure]
-    missing: Sequence[str]
-    left_out: str
-    not_judged: str
-    runs: Sequence[Run]
-    variants: Sequence[Mapping[str, Any]]
-    curves: Sequence[tuple[str, Markup]]
-    timings: Mapping[str, Mapping[str, Any]]
-    readings: Markup
-    findings: Sequence[Markup]
-    picture: Markup
-    counts: Sequence[tuple[str, int, str, str]]
-
-    @property
-    def judged(self) -> bool:
-        """Whether there are claims, or a reason why they were not judged."""
-        return bool(self.claims or self.not_judged)
 
 
 def build(
@@ -128,8 +84,8 @@ def build(
     sections = [
         _section(project, name, files, card, pages.get(name), linked, found.get(name, ())) for name in project.reported
     ]
-    papers = sorted(sections, key=lambda each: not each.judged)
-    records = [run.record for paper in papers for run in paper.runs]
+    papers = sorted(sections, key=lambda each: not each["judged"])
+    records = [run.record for paper in papers for run in paper["runs"]]
     page = {
         "scale": project.config.scale,
         "description": project.scale.description,
@@ -140,7 +96,7 @@ def build(
         "counts": _counts(card),
         "overview": read_picture(picture, files, linked) if picture.exists() and len(overview.shown(card)) else None,
         "total": int((card["role"] == "claim").sum()),
-        "conjectures": [each for paper in papers for each in paper.claims if each["role"] == "conjecture"],
+        "conjectures": [each for paper in papers for each in paper["claims"] if each["role"] == "conjecture"],
         "papers": papers,
         "limitations": _limitations(project, card, records, other_settings),
         "command": _command(project),
@@ -179,7 +135,8 @@ def _section(
     readme: Path | None,
     linked: bool,
     found: Sequence[str],
-) -> Section:
+) -> dict[str, Any]:
+    """A paper or study, for the template."""
     paper, card = project.every[name], card[card["paper"] == name]
     tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output, linked))]
     figures = [made for key, output in paper.figures.items() if (made := read_figure(files, name, key, output, linked))]
@@ -188,30 +145,32 @@ def _section(
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
     page = f"src/recaps/papers/{of(name)}/README.md"
     readings = _readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup("")
-    return Section(
-        name=name,
-        readme=os.path.relpath(findings.ROOT / page, PUBLISHED) if linked else page,
-        paper=paper,
-        claims=[_claim(row) for _, row in card.iterrows()],
-        tables=tables,
-        figures=figures,
-        missing=[output.title for key, output in paper.outputs.items() if key not in drawn],
-        left_out=str(project.left_out[name]) if name in project.left_out else "",
-        not_judged=scorecard.not_judged(own) if (own := project.own_data(name)) else "",
-        runs=[run for of_variant in runs.values() for run in of_variant],
-        variants=[_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
+    claims, own = [_claim(row) for _, row in card.iterrows()], project.own_data(name)
+    return {
+        "name": name,
+        "readme": os.path.relpath(findings.ROOT / page, PUBLISHED) if linked else page,
+        "paper": paper,
+        "claims": claims,
+        "judged": bool(claims or own),
+        "tables": tables,
+        "figures": figures,
+        "missing": [output.title for key, output in paper.outputs.items() if key not in drawn],
+        "left_out": str(project.left_out[name]) if name in project.left_out else "",
+        "not_judged": scorecard.not_judged(own) if own else "",
+        "runs": [run for of_variant in runs.values() for run in of_variant],
+        "variants": [_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
         # A page of links leaves out those of studies, which have many rows.
-        curves=[
+        "curves": [
             (variant, svg)
             for variant, of_variant in runs.items()
             if not (linked and name != of(name)) and (svg := _curves(variant, of_variant))
         ],
-        timings=read_timings(files, name, paper),
-        readings=_links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
-        findings=[_markdown(text) for text in found],
-        picture=_picture(card),
-        counts=_counts(card),
-    )
+        "timings": read_timings(files, name, paper),
+        "readings": _links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
+        "findings": [_markdown(text) for text in found],
+        "picture": _picture(card),
+        "counts": _counts(card),
+    }
 
 
 def _counts(card: pd.DataFrame) -> list[tuple[str, int, str, str]]:
@@ -289,10 +248,10 @@ def _claim(row: pd.Series) -> dict[str, Any]:
         "symbol": symbol,
         "style": style,
         "drawing": drawing,
-        "sd_text": "" if math.isnan(row["sd"]) else format_value(row["sd"], row["unit"]),
+        "sd_text": "" if math.isnan(row["sd"]) else verdicts.format_value(row["sd"], row["unit"]),
         "interval_text": scorecard.interval_text(row),
-        "published_text": readable(row["published"], row["unit"]),
-        "ours_text": readable(row["ours"], row["unit"]),
+        "published_text": verdicts.readable(row["published"], row["unit"]),
+        "ours_text": verdicts.readable(row["ours"], row["unit"]),
         "difference_text": _signed(row),
         "p_text": p_text(row["p_value"]),
         "tolerance_text": "" if math.isnan(row["tolerance"]) else f"{row['tolerance']:g}",
@@ -302,7 +261,7 @@ def _claim(row: pd.Series) -> dict[str, Any]:
 def _signed(row: pd.Series) -> str:
     if math.isnan(row["difference"]):
         return ""
-    text = format_value(abs(row["difference"]), row["unit"])
+    text = verdicts.format_value(abs(row["difference"]), row["unit"])
     meaning = {"number": "ours minus published", "ordering": "least certain gap", "bound": "inside the limit"}[
         row["kind"]
     ]
@@ -363,7 +322,7 @@ def _limitations(
     if shorter:
         found.append(f"Stopped before the planned number of steps: {', '.join(shorter)}.")
     claims = card[card["role"] == "claim"]
-    not_run = int((claims["verdict"] == NOT_RUN).sum())
+    not_run = int((claims["verdict"] == verdicts.NOT_RUN).sum())
     if not_run:
         found.append(f"{not_run} of {len(claims)} claims have no measured value at this scale.")
     if dirty(records):

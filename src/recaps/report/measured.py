@@ -135,12 +135,6 @@ def head_results(run: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
     return [(head, protocol, result) for head, results in heads for protocol, result in results.items()]
 
 
-def batch_size(record: Record) -> int | None:
-    """Images per mini-batch, from the record's resolved config."""
-    value = record.get("config", {}).get("training", {}).get("batch_size")
-    return int(value) if value is not None else None
-
-
 def stand_in(records: Sequence[Record]) -> bool:
     return any(record.get("dataset", {}).get("stand_in", False) for record in records)
 

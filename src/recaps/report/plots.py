@@ -35,21 +35,22 @@ FASHION = (
 
 
 def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours: str, low: float, high: float) -> None:
-    """Draw pictures [H, W] row by row, with a thin gap between them; an empty axis if there are none."""
+    """Draw pictures [H, W] or, in colour, [H, W, 3] row by row, with a thin gap; an empty axis if there are none."""
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
     for spine in axis.spines.values():
         spine.set_visible(False)
     if not len(pictures):
         return
-    height, width = pictures[0].shape
+    height, width, *colour = pictures[0].shape
     rows = -(-len(pictures) // columns)
-    canvas = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP), np.nan)
+    canvas = np.full((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, *colour), np.nan)
     for i, picture in enumerate(pictures):
         top, left = i // columns * (height + GAP), i % columns * (width + GAP)
         canvas[top : top + height, left : left + width] = picture
     palette = plt.get_cmap(colours).with_extremes(bad="white")
-    axis.imshow(canvas, cmap=palette, vmin=low, vmax=high)
+    shown = np.nan_to_num(canvas, nan=1.0) if colour else canvas
+    axis.imshow(shown, cmap=palette, vmin=low, vmax=high)
 
 
 def mosaic_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> None:

@@ -16,7 +16,7 @@ from recaps.io import write_json, write_text
 from recaps.layout import Layout
 from recaps.report import overview
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
-from recaps.report.measured import Measured, Record, batch_size, collect, read_metrics, read_records
+from recaps.report.measured import Measured, Record, collect, read_metrics, read_records
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import (
     FAILED,
@@ -223,7 +223,7 @@ def _trained(run: Record) -> str:
     """E.g. `2,000 steps of 128 images of mnist-40`."""
     if run.get("steps") is None:
         return ""
-    size = batch_size(run)
+    size = run.get("config", {}).get("training", {}).get("batch_size")
     name = run.get("dataset", {}).get("name", "")
     images = f" of {size} images" if size else ""
     weights = f", {run['parameters'] / 1e6:.2f} M parameters" if run.get("parameters") else ""

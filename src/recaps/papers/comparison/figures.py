@@ -37,7 +37,7 @@ def accuracy_by_angle(results: Results) -> tuple[Figure, pd.DataFrame]:
                 made += [(row.variant, row.head, angle, seed, value) for seed, value in seeded]
         axis.set_xticks([*ANGLES.values()])
         axis.set(title=title, xlabel="rotated by up to (degrees)", ylim=(0, 100))
-        _legend(axis)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
     axes.flat[0].set_ylabel("accuracy, %")
     return drawing, pd.DataFrame(made, columns=["variant", "head", "degrees", "seed", "accuracy"])
 
@@ -67,7 +67,7 @@ def affnist_by_seconds(results: Results) -> tuple[Figure, pd.DataFrame]:
                 seeded = zip(results.own_seeds[row.variant], values, strict=True)
                 made += [(row.variant, row.head, snapshot, at, seed, value) for seed, value in seeded]
         axis.set(title=title, xlabel="seconds of training", xscale="log", ylim=(0, 100))
-        _legend(axis)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
     axes.flat[0].set_ylabel("accuracy on affNIST, %")
     return drawing, pd.DataFrame(made, columns=["variant", "head", "snapshot", "seconds", "seed", "accuracy"])
 
@@ -112,7 +112,3 @@ def _bar(axis: Axes, x: float, values: Array, place: int) -> None:
     estimate = over_seeds(values.tolist())
     if (interval := estimate.interval()) is not None:
         axis.vlines(x, *interval, color=style(place)["color"], linewidth=0.8)
-
-
-def _legend(axis: Axes) -> None:
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=1)

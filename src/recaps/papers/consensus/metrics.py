@@ -24,7 +24,7 @@ COUNTED = {"operations": "operations_per_image", "parameters": "parameters", "me
 def metrics(results: Results) -> list[MetricRow]:
     """Errors after equal training; numbers of weights, listed with the paper's first seed; and costs, listed with each
     variant's first seed."""
-    return [*_equally_trained(results), *_weight_metrics(results), *_times(results), *_beside_cnn(results)]
+    return [*_equally_trained(results), *_weight_metrics(results), *_times(results)]
 
 
 def _equally_trained(results: Results) -> list[MetricRow]:
@@ -60,38 +60,25 @@ def _weight_metrics(results: Results) -> list[MetricRow]:
 
 
 def _times(results: Results) -> list[MetricRow]:
-    """Times of a step relative to EM, and of the paper's training on MNIST in hours."""
-    if "steps" not in results.paper.timings:
-        return []
-    timing = results.timing("steps")
-    seconds = {name: np.array(each) for name, each in timing["seconds_per_step"].items()}
-    batch = timing["batch_size"]
-    rows = []
-    for name in (each for each in results.paper.variants if each in seconds):
-        own, em = (name, results.own_seeds[name][0]), f"{dataset_of(name)}-em"
-        if dataset_of(name) == "mnist":
-            hours = seconds[name] / batch[name] * IMAGES / 3600
-            rows.append(mean_row(*own, "hours", hours, "hours", timing["device"]))
-        if name != em and em in seconds:
-            rows.append(time_ratio_row(*own, "time-ratio", timing, em))
-    return rows
-
-
-def _beside_cnn(results: Results) -> list[MetricRow]:
-    """Costs relative to the CNN of the same data set, where the timing has one: time of a step, and `COUNTED`."""
+    """Costs, where they were timed: the paper's training on MNIST in hours, the time of a step relative to EM, and that
+    and `COUNTED` relative to the CNN of the same data set."""
     if "steps" not in results.paper.timings:
         return []
     timing, variants = results.timing("steps"), results.paper.variants
-    timed = [name for name in variants if name in timing["seconds_per_step"]]
+    seconds, device = timing["seconds_per_step"], timing["device"]
+    timed = [name for name in variants if name in seconds]
     cnns = {dataset_of(name): name for name in timed if variants[name].model.family == "convnet"}
     rows: list[MetricRow] = []
     for name in timed:
-        cnn = cnns.get(dataset_of(name))
-        if cnn in (None, name):
-            continue
-        own = (name, results.own_seeds[name][0])
-        rows.append(time_ratio_row(*own, "time-ratio-cnn", timing, cnn))
-        for metric, counted in COUNTED.items():
-            ratio = timing[counted][name] / timing[counted][cnn]
-            rows.append((*own, f"{metric}-ratio-cnn", ratio, math.nan, 0, "ratio", timing["device"]))
+        own, dataset = (name, results.own_seeds[name][0]), dataset_of(name)
+        em, cnn = f"{dataset}-em", cnns.get(dataset, name)
+        if dataset == "mnist":
+            hours = np.array(seconds[name]) / timing["batch_size"][name] * IMAGES / 3600
+            rows.append(mean_row(*own, "hours", hours, "hours", device))
+        if name != em and em in seconds:
+            rows.append(time_ratio_row(*own, "time-ratio", timing, em))
+        if name != cnn:
+            rows.append(time_ratio_row(*own, "time-ratio-cnn", timing, cnn))
+            ratios = {metric: timing[counted][name] / timing[counted][cnn] for metric, counted in COUNTED.items()}
+            rows += [(*own, f"{each}-ratio-cnn", n, math.nan, 0, "ratio", device) for each, n in ratios.items()]
     return rows

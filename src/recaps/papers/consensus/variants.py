@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from recaps.config.variant import Paper, Variant
 
 #: Names of the data sets in tables and figures. Any other data set keeps the prefix of its variants as its name.
@@ -15,7 +17,9 @@ CAPSULE_LAYERS = {
 }
 
 
-def by_dataset(paper: Paper, ending: str = "") -> dict[str, dict[str, Variant]]:
+def by_dataset(
+    paper: Paper, ending: str = "", where: Callable[[Variant], bool] = lambda _: True
+) -> dict[str, dict[str, Variant]]:
     """The variants of each data set, as `{"mnist": {"mnist-em": ..., ...}, ...}`, in the order of the configuration.
 
     A variant is named `<data set>-<routing>`.
@@ -24,11 +28,12 @@ def by_dataset(paper: Paper, ending: str = "") -> dict[str, dict[str, Variant]]:
         paper: the paper's configuration.
         ending: selects the variants whose class scores are tested in the protocol `<data set><ending>`. The default
             selects the variants of table 3, "-novel" those of table 4.
+        where: selects variants.
     """
     found: dict[str, dict[str, Variant]] = {}
     for name, variant in paper.variants.items():
         dataset = dataset_of(name)
-        if dataset + ending in variant.heads.get("argmax", ()):
+        if dataset + ending in variant.heads.get("argmax", ()) and where(variant):
             found.setdefault(dataset, {})[name] = variant
     return found
 
@@ -40,12 +45,7 @@ def dataset_of(name: str) -> str:
 
 def matrix_capsules(paper: Paper) -> dict[str, dict[str, Variant]]:
     """The variants of table 3 that are networks of matrix capsules, by data set."""
-    every = by_dataset(paper)
-    return {
-        dataset: found
-        for dataset, variants in every.items()
-        if (found := {name: each for name, each in variants.items() if each.model.family == "matrixcaps"})
-    }
+    return by_dataset(paper, where=lambda each: each.model.family == "matrixcaps")
 
 
 def routed_by(variant: Variant, routing: str) -> bool:
@@ -55,9 +55,4 @@ def routed_by(variant: Variant, routing: str) -> bool:
 
 def probed(paper: Paper) -> dict[str, dict[str, Variant]]:
     """The variants of table 3 that have the probe `routing`, by data set."""
-    every = matrix_capsules(paper)
-    return {
-        dataset: found
-        for dataset, variants in every.items()
-        if (found := {name: each for name, each in variants.items() if "routing" in each.probes})
-    }
+    return by_dataset(paper, where=lambda each: each.model.family == "matrixcaps" and "routing" in each.probes)

@@ -17,7 +17,7 @@ from recaps.papers.probabilistic.metrics import trained_on_rotations
 from recaps.papers.probabilistic.record import CLASSES, ROTATED, TWO
 from recaps.papers.probabilistic.templates import signed
 from recaps.report.metrics import first_of_each
-from recaps.report.plots import GAP, mean_and_range, mosaic_centres, style, tick_columns
+from recaps.report.plots import mean_and_range, mosaic_rows, style, tick_columns
 from recaps.report.results import Results
 
 #: The variant of figures 1, 2, 3, 6 and 9.
@@ -236,21 +236,8 @@ def _diagram(
 
 def _draw_rows(axis: Axes, rows: Sequence[tuple[str, Array]]) -> None:
     """Draw labelled rows of pictures, [n, H, W] in 0..1 or, coloured, [n, H, W, 3]. The first row is the longest."""
-    axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-    height, width = rows[0][1].shape[1:3]
-    columns = len(rows[0][1])
-    canvas = np.ones((len(rows) * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3))
-    for row, (_, pictures) in enumerate(rows):
-        for column, picture in enumerate(pictures):
-            top, left = row * (height + GAP), column * (width + GAP)
-            shades = picture if picture.ndim == 3 else picture[..., None]
-            canvas[top : top + height, left : left + width] = np.clip(shades, 0, 1)
-    axis.imshow(canvas)
-    axis.set_xticks([])
-    axis.set_yticks(mosaic_centres(len(rows), height), [label for label, _ in rows])
-    axis.tick_params(length=0)
+    shades = [(label, each if each.ndim == 4 else np.stack([each] * 3, -1)) for label, each in rows]
+    mosaic_rows(axis, shades, len(rows[0][1]))
 
 
 def _draw_nearest(axis: Axes, results: Results, variant: str) -> pd.DataFrame:
