@@ -454,12 +454,7 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     _default_model = "supcaps"
 
     def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        callback: Callback | None = None,
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, *, callback: Callback | None = None
     ) -> Self:
         """Train the network.
 

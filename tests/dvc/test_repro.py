@@ -99,13 +99,7 @@ def test_changed_figures_are_drawn_and_nothing_else(project: Repository) -> None
         ("config/config.yaml", "seeds: null", "seeds: [0, 1]", {"papers"}, {"papers", "report"}),
         ("config/config.yaml", "device: auto", "device: cpu", set(), set()),
         # The papers' folders decide which sets are prepared.
-        (
-            "src/recaps/papers/experts/paper.yaml",
-            "lr_decay: 0.96",
-            "lr_decay: 0.9",
-            set(TARGETS),
-            {"papers", "report"},
-        ),
+        ("src/recaps/papers/experts/paper.yaml", "lr_decay: 0.96", "lr_decay: 0.9", set(TARGETS), {"papers", "report"}),
         # A tolerance is in the scorecard only.
         ("src/recaps/papers/sparse/claims.yaml", "tolerance: 0.8", "tolerance: 0.9", set(TARGETS), {"report"}),
     ],

@@ -123,11 +123,7 @@ class MeanRouting(VoteRouting):
 
 def test_a_routing_of_the_users_is_taken_as_a_class(digits: tuple[Array, Array]) -> None:
     images, labels = digits
-    for routing, factor in (
-        (MeanRouting, 1),
-        (f"{__name__}:MeanRouting", 1),
-        ({"name": MeanRouting, "factor": 2}, 2),
-    ):
+    for routing, factor in ((MeanRouting, 1), (f"{__name__}:MeanRouting", 1), ({"name": MeanRouting, "factor": 2}, 2)):
         found = pickle.loads(pickle.dumps(classifier(routing=routing).fit(images, labels)))
         assert isinstance(found.model_.routing, MeanRouting)
         assert found.model_.routing.options.factor == factor
@@ -616,10 +612,7 @@ def test_import_loads_neither_pytorch_nor_scikit_learn() -> None:
 
 def test_trained_runs_are_loaded(tmp_path: Path) -> None:
     data = prepare("mnist", "train", tmp_path / "data", tmp_path / "data", stand_in=True, options={"limit": 40})
-    settings = {
-        "model": {"family": "supcaps", **TINY},
-        "training": {"steps": 3, "batch_size": 8, "snapshots": [2]},
-    }
+    settings = {"model": {"family": "supcaps", **TINY}, "training": {"steps": 3, "batch_size": 8, "snapshots": [2]}}
     identity = {"paper": "sparse", "variant": "tiny", "scale": "test"}
     train(settings, identity=identity, seed=0, dataset=data, out=tmp_path / "run", checkpoints=tmp_path / "ckpt")
     found = recaps.load(tmp_path / "run", device="cpu")

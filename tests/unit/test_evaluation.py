@@ -47,7 +47,7 @@ def run(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     identity = {"paper": "sparse", "variant": "tiny", "scale": "test"}
     train(
         SETTINGS, identity=identity, seed=0, dataset=datasets / "mnist/test", out=folder, checkpoints=folder / "ckpt",
-        device="cpu", threads=1,
+        device="cpu", threads=1
     )  # fmt: skip
     return folder
 
@@ -208,7 +208,7 @@ def test_padded_images_are_padded_in_training_latents_and_probes(datasets: Path,
     identity = {"paper": "sparse", "variant": "padded", "scale": "test"}
     train(
         settings, identity=identity, seed=0, dataset=datasets / "mnist/test", out=tmp_path,
-        checkpoints=tmp_path / "ckpt", device="cpu", threads=1,
+        checkpoints=tmp_path / "ckpt", device="cpu", threads=1
     )  # fmt: skip
     model, config = load_model(tmp_path, CPU)
     assert config["image_shape"] == [1, 40, 40]
@@ -232,10 +232,7 @@ def test_damaged_weights_are_reported_in_one_line(run: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [
-        ({"family": "gone"}, "there is no family 'gone'"),
-        ({"removed": 1}, "removed: Extra inputs are not permitted"),
-    ],
+    [({"family": "gone"}, "there is no family 'gone'"), ({"removed": 1}, "removed: Extra inputs are not permitted")],
 )
 def test_a_run_of_another_version_is_reported_in_one_line(
     run: Path, tmp_path: Path, change: dict[str, Any], problem: str

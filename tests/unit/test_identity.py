@@ -148,12 +148,7 @@ def test_all_parts_are_compared() -> None:
     """Also the kind of device, in the identity of checkpoints."""
     was = {"settings": {"a": 1}, "data": {"x": "1"}, "modules": {"m": "1"}, "device": {"type": "cpu"}}
     now = {"settings": {"a": 2}, "data": {"x": "2"}, "modules": {"m": "2"}, "device": {"type": "cuda"}}
-    assert differences(was, now) == [
-        "a: 1 -> 2",
-        "x changed (1 -> 2)",
-        "m changed (1 -> 2)",
-        'type: "cpu" -> "cuda"',
-    ]
+    assert differences(was, now) == ["a: 1 -> 2", "x changed (1 -> 2)", "m changed (1 -> 2)", 'type: "cpu" -> "cuda"']
 
 
 def test_the_digest_of_a_split_is_that_of_what_it_holds() -> None:

@@ -64,11 +64,7 @@ def run(snakemake: SimpleNamespace, error: BaseException | None, show: bool = Fa
     ],
 )
 def test_end(
-    snakemake: SimpleNamespace,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException | None,
-    status: int,
-    line: str,
+    snakemake: SimpleNamespace, capsys: pytest.CaptureFixture[str], error: BaseException | None, status: int, line: str
 ) -> None:
     assert run(snakemake, error) == status
     assert capsys.readouterr().err == line

@@ -146,13 +146,7 @@ def test_prepared_sets_are_made_of_own_images(make: Make, mine: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("replaced", "settings", "message"),
-    [
-        (
-            "cifar10",
-            {"size": 32},
-            r"1 channels, but cifar10, which it replaces, has 3; give images with three channels",
-        ),
-    ],
+    [("cifar10", {"size": 32}, r"1 channels, but cifar10, which it replaces, has 3; give images with three channels")],
 )
 def test_own_images_have_the_shape_of_the_set_that_they_replace(
     make: Make, mine: Path, tmp_path: Path, replaced: str, settings: dict[str, Any], message: str

@@ -196,10 +196,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits(tmp_path_factory.mktemp("digits"), 60)
 
 
-SETTINGS: dict[str, Any] = {
-    "model": {"family": "convnet"},
-    "training": {"steps": 6, "batch_size": 8, "log_every": 2},
-}
+SETTINGS: dict[str, Any] = {"model": {"family": "convnet"}, "training": {"steps": 6, "batch_size": 8, "log_every": 2}}
 
 
 @pytest.fixture(scope="module")

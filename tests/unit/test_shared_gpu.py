@@ -37,14 +37,7 @@ class Training:
     dag = Dag()
 
     def __init__(self, name: str, rule: str = "train_variant", attempt: int = 1, **resources: Any) -> None:
-        asked = {
-            "_cores": 4,
-            "_nodes": 1,
-            "mem": "16 GB",
-            "mem_mb": 16000,
-            "gpu": 1,
-            "slurm_extra": "-x",
-        }
+        asked = {"_cores": 4, "_nodes": 1, "mem": "16 GB", "mem_mb": 16000, "gpu": 1, "slurm_extra": "-x"}
         asked |= {"runtime": 240, "runs_per_gpu": 3, "shared_time_percent": 150} | resources
         self.rule, self.output, self.attempt = SimpleNamespace(name=rule), [name], attempt
         self.resources = ResourceList(fromdict=asked)

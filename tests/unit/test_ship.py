@@ -17,10 +17,7 @@ from recaps.io import digest_of, read_json, write_json
 from recaps.training.run import train
 
 TINY = {"conv_channels": 4, "primary_types": 2, "capsule_dim": 2, "decoder": [8]}
-MODELS = {
-    "supcaps-28": {"family": "supcaps", **TINY},
-    "sparsecaps-28": {"family": "sparsecaps", **TINY},
-}
+MODELS = {"supcaps-28": {"family": "supcaps", **TINY}, "sparsecaps-28": {"family": "sparsecaps", **TINY}}
 
 
 @pytest.fixture(scope="module", params=MODELS)

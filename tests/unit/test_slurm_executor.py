@@ -213,11 +213,7 @@ def test_a_forgotten_job_that_made_its_outputs_went_well(
 @pytest.mark.parametrize(
     ("ending", "attempt", "told"),
     [
-        (
-            "recaps: train_variant: loss is nan\nexit status 1\n",
-            4,
-            "loss is nan (log: {log}; Slurm job 1); not",
-        ),
+        ("recaps: train_variant: loss is nan\nexit status 1\n", 4, "loss is nan (log: {log}; Slurm job 1); not"),
         ("WARNING x\nrecaps: train_variant: stopped\nexit status 75\n", 1, "stopped (log: {log}; Slurm job 1)"),
         ("recaps: train_variant: OSError: gone\nexit status 70\n", 1, "OSError: gone (log: {log}; Slurm job 1)"),
         ("step 3\n", 1, "ended without a message; it may have been killed (log: {log})"),
@@ -240,10 +236,7 @@ def test_only_mistakes_are_not_tried_again(
 
 def test_jobs_of_an_earlier_start(executor: Any, played: Played, tmp_path: Path) -> None:
     """They would write the same files. Ended ones do not count, nor do those of other folders and programs."""
-    old = [
-        entry("7", "RUNNING", OLD, tmp_path),
-        entry("9", "PENDING", f"prefix_{OLD}", tmp_path),
-    ]
+    old = [entry("7", "RUNNING", OLD, tmp_path), entry("9", "PENDING", f"prefix_{OLD}", tmp_path)]
     others = [
         entry("10", "COMPLETED", OLD, tmp_path),
         entry("11", "RUNNING", OLD, tmp_path / "elsewhere"),

@@ -63,10 +63,7 @@ def test_there_is_a_row_for_each_combination() -> None:
 
 
 def test_named_rows_have_their_own_variants_and_options() -> None:
-    rows = {
-        "plain": {},
-        "narrow": {"of": "sparse/dense", "model.conv_channels": 8, "vary": {"training.shift": [0, 1]}},
-    }
+    rows = {"plain": {}, "narrow": {"of": "sparse/dense", "model.conv_channels": 8, "vary": {"training.shift": [0, 1]}}}
     made = mine({"of": "sparse/sparsecaps", "rows": rows, "fixed": {"training.steps": 11}})
     assert list(made.changes) == ["sparsecaps-plain", "dense-narrow-shift-0", "dense-narrow-shift-1"]
     assert {row.training.steps for row in made.variants.values()} == {11}
@@ -90,10 +87,7 @@ def test_heads_latents_and_probes_are_replaced_and_their_options_merged() -> Non
         ({"of": "sparsecaps"}, "config: studies.mine.of: 'sparsecaps' is no paper/variant"),
         ({"of": "sparce/sparsecaps"}, "is no paper/variant (did you mean 'sparse'?)"),
         ({"of": "sparse/sparscaps"}, "studies.mine.of: there is no variant 'sparscaps' (did you mean 'sparsecaps'?)"),
-        (
-            {"of": "sparse/dense", "vary": {"training.stepps": [1]}},
-            "dense-stepps-1: unknown key 'training.stepps'",
-        ),
+        ({"of": "sparse/dense", "vary": {"training.stepps": [1]}}, "dense-stepps-1: unknown key 'training.stepps'"),
         ({"of": "sparse/dense", "vary": {"training.steps": ["many"]}}, "should be a valid integer"),
         ({"of": "sparse/dense", "vary": {"training.steps": [15, 15]}}, "two rows would be called dense-steps-15"),
         (

@@ -110,14 +110,7 @@ def test_logarithms_match_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "expected"),
-    [
-        (0, (1, 0)),
-        (-0.0, (1, 0)),
-        (-np.inf, (0, -1)),
-        (-1e30, (0, -1)),
-        (np.nan, (np.nan, np.nan)),
-    ],
+    ("x", "expected"), [(0, (1, 0)), (-0.0, (1, 0)), (-np.inf, (0, -1)), (-1e30, (0, -1)), (np.nan, (np.nan, np.nan))]
 )
 def test_exponentials_of_special_values(x: float, expected: tuple[float, float]) -> None:
     found = functions(np.full(LANES, x, np.float32))

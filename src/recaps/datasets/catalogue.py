@@ -118,10 +118,7 @@ _FEWER = (
 )
 _LIMITED = {"limit": _LIMIT}
 _VERSIONED = {"limit": _LIMIT, "versions": Option(32, 1, 10_000, _VERSIONS)}
-_BATCHED = {
-    "limit": _LIMIT,
-    "versions": Option(32, 1, 32, _FEWER),
-}
+_BATCHED = {"limit": _LIMIT, "versions": Option(32, 1, 32, _FEWER)}
 
 _SCALED = {
     "limit": _LIMIT,

@@ -31,10 +31,7 @@ ATTEMPTS = 3
 BACKOFF = 1.0
 
 #: What checks the first download of a file without an official digest, by data set; for others, affNIST's check.
-_CHECKS = {
-    "smallnorb-parquet": norbparquet.problem,
-    "smallnorb-zip": zip_problem,
-}
+_CHECKS = {"smallnorb-parquet": norbparquet.problem, "smallnorb-zip": zip_problem}
 _BLOCK = 1 << 18
 _log = logging.getLogger(__name__)
 

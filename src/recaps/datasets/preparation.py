@@ -136,12 +136,7 @@ def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:
 
 
 def _base(
-    name: str,
-    split: str,
-    raw_root: Path,
-    stand_in: bool,
-    options: Mapping[str, Any],
-    own: Mapping[str, Any] | None,
+    name: str, split: str, raw_root: Path, stand_in: bool, options: Mapping[str, Any], own: Mapping[str, Any] | None
 ) -> Arrays:
     """Read a split of a base set, or a part of its train split."""
     if split in catalogue.PARTS:

@@ -98,10 +98,7 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
         _parquet("test.parquet", "test-00000-of-00001-b4af1727fb5b132e.parquet"),
     ),
     "smallnorb-zip": _table(
-        "smallnorb-zip",
-        (f"{_ZIP}/smallnorb-",),
-        ("train.zip", None, None),
-        ("test.zip", None, None),
+        "smallnorb-zip", (f"{_ZIP}/smallnorb-",), ("train.zip", None, None), ("test.zip", None, None)
     ),
     "affnist": _table(
         "affnist",

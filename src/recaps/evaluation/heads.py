@@ -87,12 +87,7 @@ def _key(latents: Path, settings: Mapping[str, Any], code: str) -> str:
 
 
 def evaluate(
-    latents: Path,
-    head: Mapping[str, Any],
-    protocol: Mapping[str, Any],
-    *,
-    fits: Fits | None = None,
-    threads: int = 1,
+    latents: Path, head: Mapping[str, Any], protocol: Mapping[str, Any], *, fits: Fits | None = None, threads: int = 1
 ) -> dict[str, Any]:
     """Fit a head on one part of the latents, test it on another, and return the result.
 

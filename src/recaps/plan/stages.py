@@ -58,9 +58,7 @@ def fetch_file(job: Any) -> None:
 
     # The mirror is no parameter of the rule: another source is no reason to fetch a file again.
     fetch(
-        file(job.wildcards.dataset, job.wildcards.file),
-        Path(job.output.file).parent,
-        mirror=job.config.get("mirror"),
+        file(job.wildcards.dataset, job.wildcards.file), Path(job.output.file).parent, mirror=job.config.get("mirror")
     )
 
 

@@ -170,11 +170,7 @@ class Deciding(Section):
 
 
 Claim = Number | Ordering | Bound
-KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {
-    "number": Number,
-    "ordering": Ordering,
-    "bound": Bound,
-}
+KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Number, "ordering": Ordering, "bound": Bound}
 
 
 def read(file: Path) -> list[Claim]:

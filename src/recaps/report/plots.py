@@ -20,18 +20,7 @@ from recaps.npz import Array
 GAP = 2
 
 #: Classes of Fashion-MNIST, by label.
-FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours: str, low: float, high: float) -> None:

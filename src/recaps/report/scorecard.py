@@ -107,11 +107,7 @@ def scorecard(
 
 
 def _row(
-    claim: Claim,
-    numbers: Mapping[str, Number],
-    measured: All,
-    runs: Sequence[Record],
-    left_out: LeftOut | None,
+    claim: Claim, numbers: Mapping[str, Number], measured: All, runs: Sequence[Record], left_out: LeftOut | None
 ) -> Row:
     found = {measure: measured.get((claim.measured_in, measure.variant, measure.metric)) for measure in claim.measures}
     present = {measure: item for measure, item in found.items() if item is not None}

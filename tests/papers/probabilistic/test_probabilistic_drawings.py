@@ -710,10 +710,7 @@ def test_a_head_that_is_fitted_on_free_form_presences_is_tested_on_others(
 
 def test_the_head_is_that_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its strength, and the part that its protocol is fitted on: here 100 images from the fourth on."""
-    changed = {
-        "heads": {"presence": {"C": 1e-9}},
-        "protocols": {"mnist": {"fit": {"start": 3, "count": 100}}},
-    }
+    changed = {"heads": {"presence": {"C": 1e-9}}, "protocols": {"mnist": {"fit": {"start": 3, "count": 100}}}}
     results = make(tmp_path, config(**changed), (0,))
     seen: list[tuple[float, int, int]] = []
     kept = record.classifier

@@ -188,14 +188,7 @@ def test_translation_range_is_tight() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "mnist-shifted",
-        "mnist-40-shifted",
-        "mnist-rotated",
-        "mnist-40-scaled",
-        "mnist-40-noisy",
-        "affnist-generated",
-    ],
+    ["mnist-shifted", "mnist-40-shifted", "mnist-rotated", "mnist-40-scaled", "mnist-40-noisy", "affnist-generated"],
 )
 def test_deterministic_and_different_between_splits(digits: Arrays, name: str) -> None:
     first, again, other = (make(name, split, digits) for split in ("test", "test", catalogue.splits(name)[0]))

@@ -122,8 +122,7 @@ def test_orderings_are_checked(tmp_path: Path, change: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize(
-    ("limits", "message"),
-    [({}, "give at least one"), ({"at_least": 2, "at_most": 1}, "at_least is above at_most")],
+    ("limits", "message"), [({}, "give at least one"), ({"at_least": 2, "at_most": 1}, "at_least is above at_most")]
 )
 def test_bounds_are_checked(tmp_path: Path, limits: dict[str, float], message: str) -> None:
     row = {key: NUMBER[key] for key in ("id", "where", "statement", "reason", "measure")}

@@ -17,13 +17,7 @@ import numpy.typing as npt
 from recaps.datasets.archive import broken, members
 from recaps.datasets.formats import gz
 
-_TYPES = {
-    0x1E3D4C51: "<f4",
-    0x1E3D4C53: "<f8",
-    0x1E3D4C54: "<i4",
-    0x1E3D4C55: "u1",
-    0x1E3D4C56: "<i2",
-}
+_TYPES = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
 _ALLOWED = {"elevation": range(9), "azimuth": range(0, 36, 2), "lighting": range(6)}
 INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}

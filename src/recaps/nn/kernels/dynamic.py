@@ -31,12 +31,7 @@ def by_products(
 
 
 def compiled(
-    capsules: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    iterations: int = 3,
-    gradient: str = "all",
-    leaky: bool = False,
+    capsules: Tensor, weight: Tensor, bias: Tensor, iterations: int = 3, gradient: str = "all", leaky: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`dynamic_routing` of the votes of capsules [B, I, d] with weights [I, d, J, D], in float32 on a CPU."""
     from recaps.nn.kernels.votes import by_agreement, padded  # the compiler takes half a second to load

@@ -194,14 +194,7 @@ def _slope(squared: Any) -> Any:
 
 @kernel
 def _agree(
-    part: int,
-    parts: int,
-    capsules: Any,
-    weight: Any,
-    towards: Any,
-    present: int,
-    coupling: Any,
-    sums: Any,
+    part: int, parts: int, capsules: Any, weight: Any, towards: Any, present: int, coupling: Any, sums: Any
 ) -> None:
     """Shapes: capsules [I, B, P], weight [I, P, D, LANES], towards [B, D, LANES], coupling [I, B, LANES], and
     sums [parts, B, D, LANES]. The outputs from `present` on do not exist."""

@@ -14,14 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from recaps.npz import Array
-from recaps.papers.discriminative.variants import (
-    DATASETS,
-    DECODER,
-    OTHER,
-    by_dataset,
-    learns_coefficients,
-    titles,
-)
+from recaps.papers.discriminative.variants import DATASETS, DECODER, OTHER, by_dataset, learns_coefficients, titles
 from recaps.report.metrics import NEAR_ZERO, bin_edges, histogram
 from recaps.report.plots import (
     FASHION,

@@ -116,11 +116,7 @@ def _draw_operation(axis: Axes, stage: Mapping[str, Any], start: float, end: flo
 
 
 def _draw_phase(
-    axis: Axes,
-    corners: tuple[float, float, float, float],
-    title: str,
-    stage: Mapping[str, Any],
-    below: bool = False,
+    axis: Axes, corners: tuple[float, float, float, float], title: str, stage: Mapping[str, Any], below: bool = False
 ) -> None:
     """Draw a frame (left, bottom, right, top) around the operations that learn in the phase of a stage."""
     left, bottom, right, top = corners

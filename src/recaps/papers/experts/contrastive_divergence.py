@@ -93,11 +93,7 @@ class DecoderUpdate(NamedTuple):
 
 
 def decoder_update(
-    capsules: Tensor,
-    coupling: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    nearest: Callable[[Tensor], Tensor] = sphere,
+    capsules: Tensor, coupling: Tensor, weight: Tensor, targets: Tensor, nearest: Callable[[Tensor], Tensor] = sphere
 ) -> DecoderUpdate:
     """Compute the update of section 4.1: eq. 18 with the encoder's inputs as data and the decoder's outputs as model.
 

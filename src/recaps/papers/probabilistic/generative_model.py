@@ -175,10 +175,7 @@ class Generative(nn.Module):
             return torch.where(drawn, torch.inf, -torch.inf)
 
         prior = torch.as_tensor(self.prior, device=device).sigmoid()
-        objects = Capsules(
-            present(prior.expand(n, options.objects)),
-            normals(options.objects, 2, 3),
-        )
+        objects = Capsules(present(prior.expand(n, options.objects)), normals(options.objects, 2, 3))
         chances = self._chosen(objects).exp().transpose(1, 2).flatten(0, 1)
         selections = torch.multinomial(chances, 1, generator=generator).unflatten(0, (n, -1)).squeeze(2)
         image, part = torch.arange(n, device=device)[:, None], torch.arange(options.parts, device=device)

@@ -59,10 +59,7 @@ class _Mixture(torch.autograd.Function):
         for start in range(0, len(images), size):
             some = slice(start, start + size)
             likelihood[some], mean[some] = _part(
-                images[some],
-                [each[some] for each in of_images],
-                background,
-                [each[some] for each in ctx.gradients],
+                images[some], [each[some] for each in of_images], background, [each[some] for each in ctx.gradients]
             )
         ctx.mark_non_differentiable(mean)
         return likelihood, mean
