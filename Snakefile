@@ -79,20 +79,6 @@ include: "rules/papers.smk"
 include: "rules/report.smk"
 
 
-localrules:
-    all,
-    data,
-    train,
-    latents,
-    heads,
-    tables,
-    figures,
-    papers,
-    studies,
-    scorecard,
-    report,
-
-
 # Without a message, Snakemake prints the names of all files.
 done = f"Made, scale {plan.scale}: {{}}"
 
@@ -193,7 +179,6 @@ for name in plan.project.every:
             name
         input:
             plan.paper(name),
-        localrule: True
         message:
             done.format(name)
 

@@ -1,15 +1,12 @@
 """Data sets in one format, from the official files or embedded stand-ins."""
 
 
-localrules:
-    fetch_file,
-
-
 rule fetch_file:
     output:
         file=Path(plan.data, "{dataset}", "{file}"),
     log:
         Layout(Path(plan.results)).log("fetch_file/{dataset}/{file}"),
+    localrule: True
     conda:
         "../envs/recaps.yaml"
     message:

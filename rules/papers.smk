@@ -24,67 +24,36 @@ rule collect_metrics:
 
 # A rule for each paper and study, because the tables and figures of each have other names.
 for paper, settings in plan.project.every.items():
-    if settings.tables:
+    for kind, made, shown in (("tables", plan.files.table, 0), ("figures", plan.files.figure, 1)):
+        if outputs := getattr(settings, kind):
 
-        rule:
-            name:
-                f"draw_tables_of_{paper}"
-            input:
-                plan.shown(paper, settings.tables.values()),
-                again=again("draw_tables", paper=paper),
-            output:
-                csv=[
-                    report(
-                        plan.files.table(paper, name)[0],
-                        caption="../workflow/report/output.rst",
-                        category="Tables",
-                        subcategory=paper,
-                        labels={"name": name, "scale": plan.scale},
-                    )
-                    for name in settings.tables
-                ],
-                text=[file for name in settings.tables for file in plan.files.table(paper, name)[1:]],
-            log:
-                plan.files.log(f"draw_tables/{paper}"),
-            localrule: True
-            conda:
-                "../envs/recaps.yaml"
-            params:
-                **plan.drawing(paper, "tables"),
-            message:
-                f"Tables of {paper}"
-            script:
-                "../workflow/scripts/stage.py"
-
-    if settings.figures:
-
-        rule:
-            name:
-                f"draw_figures_of_{paper}"
-            input:
-                plan.shown(paper, settings.figures.values()),
-                again=again("draw_figures", paper=paper),
-            output:
-                png=[
-                    report(
-                        plan.files.figure(paper, name)[1],
-                        caption="../workflow/report/output.rst",
-                        category="Figures",
-                        subcategory=paper,
-                        labels={"name": name, "scale": plan.scale},
-                    )
-                    for name in settings.figures
-                ],
-                other=[file for name in settings.figures for file in plan.files.figure(paper, name)[::2]],
-                shown=plan.files.shown(paper),
-            log:
-                plan.files.log(f"draw_figures/{paper}"),
-            localrule: True
-            conda:
-                "../envs/recaps.yaml"
-            params:
-                **plan.drawing(paper, "figures"),
-            message:
-                f"Figures of {paper}"
-            script:
-                "../workflow/scripts/stage.py"
+            rule:
+                name:
+                    f"draw_{kind}_of_{paper}"
+                input:
+                    plan.shown(paper, outputs.values()),
+                    again=again(f"draw_{kind}", paper=paper),
+                output:
+                    *[
+                        report(
+                            made(paper, name)[shown],
+                            caption="../workflow/report/output.rst",
+                            category=kind.capitalize(),
+                            subcategory=paper,
+                            labels={"name": name, "scale": plan.scale},
+                        )
+                        for name in outputs
+                    ],
+                    *[file for name in outputs for place, file in enumerate(made(paper, name)) if place != shown],
+                    *([plan.files.shown(paper)] if kind == "figures" else []),
+                log:
+                    plan.files.log(f"draw_{kind}/{paper}"),
+                localrule: True
+                conda:
+                    "../envs/recaps.yaml"
+                params:
+                    **plan.drawing(paper, kind),
+                message:
+                    f"{kind.capitalize()} of {paper}"
+                script:
+                    "../workflow/scripts/stage.py"

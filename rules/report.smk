@@ -1,11 +1,5 @@
 """The scorecard and the report."""
 
-
-localrules:
-    score_claims,
-    build_report,
-
-
 csv, md, json, png = files.scorecard()
 
 
@@ -34,6 +28,7 @@ rule score_claims:
         verdicts=[files.verdicts(paper) for paper in plan.project.papers],
     log:
         files.log("score_claims"),
+    localrule: True
     conda:
         "../envs/recaps.yaml"
     params:
@@ -64,6 +59,7 @@ rule build_report:
         html=files.report(),
     log:
         files.log("build_report"),
+    localrule: True
     conda:
         "../envs/recaps.yaml"
     params:

@@ -12,20 +12,12 @@ __version__ = "0.1.0"
 
 __all__ = ["CapsuleClassifier", "CapsuleEncoder", "Trained", "examples", "list_models", "load"]
 
-_HOMES = {
-    "CapsuleClassifier": "estimators",
-    "CapsuleEncoder": "estimators",
-    "Trained": "trained",
-    "examples": "trained",
-    "list_models": "trained",
-    "load": "trained",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import PyTorch and scikit-learn when they are needed."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = "estimators" if name.startswith("Capsule") else "trained"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

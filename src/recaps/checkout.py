@@ -26,9 +26,3 @@ def require(root: Path, program: str) -> None:
     if imported.parent in [Path(path).resolve() for path in paths]:
         mend = "PYTHONPATH names that folder; unset it"
     raise UserError(f"{own}: this code would not run, as Python imports recaps from {imported}; {mend}")
-
-
-def require_here(program: str) -> None:
-    """Like `require`, if the working directory is a checkout."""
-    if Path("src", "recaps", "__init__.py").is_file():
-        require(Path.cwd(), program)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec
 
 from recaps import checkout
@@ -27,7 +28,8 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     def reported(*arguments: Arguments.args, **options: Arguments.kwargs) -> int:
         os.environ["MPLBACKEND"] = "agg"
         try:
-            checkout.require_here("python")
+            if Path("src", "recaps", "__init__.py").is_file():
+                checkout.require(Path.cwd(), "python")
             status = main(*arguments, **options)
             print(end="", flush=True)
             return status

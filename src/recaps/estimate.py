@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recaps import step_times
-from recaps.bench import random_split
+from recaps import bench, step_times
 from recaps.command import command
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
@@ -25,10 +24,8 @@ from recaps.config.reading import read_yaml
 from recaps.config.variant import Variant
 from recaps.config.workflow import Scale
 from recaps.datasets import catalogue
-from recaps.datasets.catalogue import describe
 from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import latents_of
-from recaps.models import build
 from recaps.models.model import Model
 from recaps.nn import kernels
 from recaps.plan import jobs as plan_jobs
@@ -54,9 +51,7 @@ def jobs(plan: Plan) -> dict[str, int]:
 def untrained(variant: Variant) -> Model:
     """Return a variant's model, configured for training. All weights that are drawn together have the same value."""
     with _OneDraw():
-        model = build(variant.model, step_times.image_shape(variant), describe(_data(variant))["classes"])
-    model.configure(variant.training)
-    return model
+        return bench.untrained(variant, variant.training, CPU)
 
 
 class _OneDraw(TorchDispatchMode):
@@ -70,16 +65,12 @@ class _OneDraw(TorchDispatchMode):
 
 def sizes(variant: Variant, model: Model) -> dict[str, int]:
     """Return the bytes of a run's model, of its last checkpoint, and of the latents of one image."""
-    images = images_of(random_split(_data(variant), 2), CPU)
+    images = images_of(bench.random_split(variant.data.split("/")[0], 2), CPU)
     with kernels.off():
         latents = latents_of(model.eval(), images, range(1), variant.training, CPU)
     weights = _bytes(model.state_dict())
     per_image = sum(each.nbytes for each in latents.values()) + 8  # and the index of the original
     return {"models": weights, "checkpoints": weights, "latents": per_image}
-
-
-def _data(variant: Variant) -> str:
-    return variant.data.split("/")[0]
 
 
 def _bytes(state: Any) -> int:

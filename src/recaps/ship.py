@@ -86,7 +86,10 @@ def ship(run: Path, into: Path = WEIGHTS) -> Path:
 
     exact = {key: value.clone() for key, value in model.state_dict().items()}
     half = {key: value.half() if value.dtype == torch.float32 else value for key, value in exact.items()}
-    readout = None if _classifies(model) else _fitted(model, config, train)
+    readout: Any = None
+    if type(model).class_scores is Model.class_scores:  # it learned without labels
+        readout = make_pipeline(StandardScaler(), RidgeClassifier())
+        readout.fit(_outputs(model, config, train.images[:FITTED]), train.labels[:FITTED])
     before = _accuracy(model, config, test, readout)
     model.load_state_dict(half)
     after, stored = _accuracy(model, config, test, readout), half
@@ -158,10 +161,6 @@ def card(record: Mapping[str, Any]) -> str:
     )
 
 
-def _classifies(model: Model) -> bool:
-    return type(model).class_scores is not Model.class_scores
-
-
 def _examples(labels: Array) -> list[int]:
     """Return the first image of each of the first eight classes; if there are fewer classes, the first eight images."""
     firsts = [int(np.flatnonzero(labels == each)[0]) for each in np.unique(labels)[:EXAMPLES]]
@@ -175,13 +174,6 @@ def _outputs(model: Model, config: Mapping[str, Any], images: Array) -> Array:
         made = outputs(model, config, np.array(images[start : start + AT_A_TIME]))
         rows.append(np.concatenate([each.reshape(len(each), -1) for each in made.values()], 1))
     return np.concatenate(rows)
-
-
-def _fitted(model: Model, config: Mapping[str, Any], train: Arrays) -> Any:
-    """Fit a linear classifier on the outputs of a model that learned without labels."""
-    return make_pipeline(StandardScaler(), RidgeClassifier()).fit(
-        _outputs(model, config, train.images[:FITTED]), train.labels[:FITTED]
-    )
 
 
 def _accuracy(model: Model, config: Mapping[str, Any], test: Arrays, readout: Any) -> float:

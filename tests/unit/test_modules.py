@@ -501,7 +501,6 @@ def test_every_rule_has_a_stage_and_its_identity(root: Path) -> None:
         if "plan.params" in body:
             assert "identity" in PLAN.params(rule)
         assert re.findall(r"^        again=(.*),$", body, re.MULTILINE) == [f'again("{rule}")'] * made_again
-    for kind in ("tables", "figures"):
-        (body,) = re.findall(rf'^                f"draw_{kind}_of_.*\n((?:            .*\n|\n)*)', text, re.MULTILINE)
-        assert f'again=again("draw_{kind}", paper=paper),' in body
-        assert f'**plan.drawing(paper, "{kind}"),' in body
+    (body,) = re.findall(r'^ {20}f"draw_{kind}_of_.*\n((?: {16}.*\n|\n)*)', text, re.MULTILINE)
+    assert 'again=again(f"draw_{kind}", paper=paper),' in body
+    assert "**plan.drawing(paper, kind)," in body

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from functools import cache, reduce
-from operator import or_
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from functools import cache
+from typing import ClassVar
 
 from recaps import papers
 from recaps.config.base import Section
@@ -53,8 +50,3 @@ def families() -> dict[str, type[ModelOptions]]:
         if isinstance(value, type) and issubclass(value, ModelOptions) and "family" in value.model_fields
     ]
     return {each.model_fields["family"].default: each for each in found}
-
-
-def any_family() -> Any:
-    """Return the type of any family's options; its field `family` selects the family."""
-    return Annotated[reduce(or_, families().values()), Field(discriminator="family")]

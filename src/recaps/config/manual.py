@@ -217,9 +217,9 @@ def _section(title: str, model: type[BaseModel], introduction: str = "") -> str:
     required = schema.get("required", [])
     rows = []
     for key, node in schema["properties"].items():
-        meaning = _cell(node.get("description", SELECTS.get(key, "")))
+        meaning = _flat(node.get("description", SELECTS.get(key, ""))).replace("|", "\\|")
         rows.append(f"| `{key}` | {_type(node, schema)} | {_default(key, node, required)} | {meaning} |")
-    text = introduction or f"{_summary(model)}\n"
+    text = introduction or _flat((model.__doc__ or "").split("\n\n")[0]) + "\n"
     return "\n".join([f"## {title}\n", text, "| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
 
 
@@ -286,14 +286,6 @@ def _default(key: str, node: dict[str, Any], required: list[str]) -> str:
     if isinstance(node.get("default"), dict) and node["default"]:
         return "see its section"
     return f"`{json.dumps(node.get('default'), ensure_ascii=False)}`"
-
-
-def _summary(model: type[BaseModel]) -> str:
-    return _flat((model.__doc__ or "").split("\n\n")[0])
-
-
-def _cell(text: str) -> str:
-    return _flat(text).replace("|", "\\|")
 
 
 def _flat(text: str | None) -> str:

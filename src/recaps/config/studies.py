@@ -154,14 +154,6 @@ def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[
     return study.model_copy(update={"variants": shared})
 
 
-def matching(paper: Paper, patterns: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the variants that match any of some patterns. Raises UserError if a pattern matches none."""
-    for each in patterns:
-        if not paper.matching((each,)):
-            raise UserError(f"{where}.of: there is no variant '{each}'{nearest(each, paper.variants)}")
-    return paper.matching(tuple(patterns))
-
-
 def _training(variant: Variant) -> str:
     """Return what two variants with the same trained model have in common."""
     start = variant.start if isinstance(variant, Row) else None
@@ -176,8 +168,11 @@ def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Va
         if double := [key for key in vary if key in given.options]:
             raise UserError(f"{where}: rows.{row}: {double[0]} is both set and varied")
         short = _last_parts(list(vary))
-        bases = matching(paper, given.of or study.of, where)
-        for base, values in itertools.product(bases, itertools.product(*vary.values())):
+        patterns = given.of or study.of
+        for each in patterns:
+            if not paper.matching((each,)):
+                raise UserError(f"{where}.of: there is no variant '{each}'{nearest(each, paper.variants)}")
+        for base, values in itertools.product(paper.matching(patterns), itertools.product(*vary.values())):
             varied = dict(zip(vary, values, strict=True))
             cells = {short[key]: value for key, value in varied.items()}
             words = [base, *([row] if row else []), *(f"{key}-{_word(value)}" for key, value in cells.items())]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from recaps.config.base import LatentsName, Name, Positive, Section, Seeds, SetName, snapshot_of
-from recaps.config.families import any_family
+from recaps.config.families import families
 from recaps.config.heads import Head, Protocol, listed
 from recaps.config.training import Training
 from recaps.errors import nearest
 
 Pattern = Annotated[str, Field(pattern=r"^[a-z0-9*][a-z0-9*-]*$")]
 
-AnyFamily: Any = any_family()
+#: The options of any family; the field `family` selects the family.
+AnyFamily: Any = Annotated[reduce(or_, families().values()), Field(discriminator="family")]
 
 #: Number of images that a probe gets where the configuration gives none.
 PROBE_IMAGES = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from recaps.config.base import Name, Section, VariantName
 from recaps.config.variant import Output, Paper
@@ -48,8 +48,8 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
     needed = {
-        key: _lacking((variant.data, *variant.latents, *variant.images), lacks)
-        for key, variant in paper.variants.items()
+        key: tuple(dict.fromkeys(name for each in (own.data, *own.latents, *own.images) for name in lacks(each)))
+        for key, own in paper.variants.items()
     }
     gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}
     timings = {
@@ -101,7 +101,3 @@ def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]]) 
         "caption": " ".join(sentences),
     }
     return output.model_copy(update=left)
-
-
-def _lacking(sets: Iterable[str], lacks: Lacks) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for each in sets for name in lacks(each)))

@@ -25,7 +25,7 @@ _read = functools.cache(read)
 
 def check(project: Project) -> None:
     """Raise a UserError at the first mistake."""
-    for each in (_folders, _papers, _claims, _own_data, _sets, _classes, _views):
+    for each in (_folders, _papers, _claims, _own_data, _sets, _models):
         each(project)
 
 
@@ -159,26 +159,19 @@ def _sets(project: Project) -> None:
             _at(paper_file(paper, "paper.yaml"), catalogue.check_split, like, split)
 
 
-def _classes(project: Project) -> None:
-    """Refuse a model with another number of classes than its data."""
+def _models(project: Project) -> None:
+    """Refuse a model with another number of classes than its data, and shifts and crops too large for its images."""
     for paper, settings in project.every.items():
         for name, variant in settings.variants.items():
-            used, mine = project.origin(project.dataset(variant.data.split("/")[0]))
+            where = f"{paper_file(paper, 'paper.yaml')}: variants.{name}"
+            like, mine = project.origin(project.dataset(variant.data.split("/")[0]))
             if mine is None:
-                where = f"{paper_file(paper, 'paper.yaml')}: variants.{name}"
-                _at(where, variant.model.check_classes, catalogue.describe(used)["classes"])
-
-
-def _views(project: Project) -> None:
-    """Refuse shifts and crops that the images of a variant are too small for."""
-    for paper, settings in project.every.items():
-        for name, variant in settings.variants.items():
-            like, _ = project.origin(project.dataset(variant.data.split("/")[0]))
+                _at(where, variant.model.check_classes, catalogue.entry(like).classes)
             side = catalogue.entry(like).size + 2 * variant.training.pad
             for key, value in (("shift", variant.training.shift + 1), ("crop", variant.training.crop or 1)):
                 if value > side:
-                    where = f"{paper_file(paper, 'paper.yaml')}: variants.{name}.training.{key}"
-                    raise UserError(f"{where}: {getattr(variant.training, key)}, but its images are {side}x{side}")
+                    was = getattr(variant.training, key)
+                    raise UserError(f"{where}.training.{key}: {was}, but its images are {side}x{side}")
 
 
 def _at(where: object, check: Callable[..., Any], *arguments: Any) -> Any:

@@ -72,11 +72,8 @@ class Identities:
 
         def drawing(stage: str, own: str = "") -> Callable[[Any], dict[str, str]]:
             """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
-
-            def code(names: Any) -> dict[str, str]:
-                return modules([f"recaps.plan.stages:{stage}", *(self._own_module(names.paper, own) if own else ())])
-
-            return code
+            root = f"recaps.plan.stages:{stage}"
+            return lambda names: modules([root, *(self._own_module(names.paper, own) if own else ())])
 
         def reading(names: Any) -> dict[str, str]:
             variant = self.plan.variant(names)
@@ -119,8 +116,9 @@ class Identities:
 
     def _official(self, wildcards: Any) -> dict[str, str | None]:
         """Return the digests of the official files that a split is made from."""
-        files = map(Path, self.plan.raw_files(wildcards))
-        return {f"{path.parent.name}/{path.name}": _expected(path) for path in files}
+        # None before the first download of a file without a published digest.
+        files = {path: sources.file(path.parent.name, path.name) for path in map(Path, self.plan.raw_files(wildcards))}
+        return {file.path: checksums.expected_digest(file, path.parent) for path, file in files.items()}
 
     def _preparing(self, wildcards: Any) -> dict[str, str]:
         """Return the digests of the modules that prepare a split: those of other sets do not count."""
@@ -178,11 +176,6 @@ class Identities:
     def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
         """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
         return self.plan.drawn(paper, kind) | {"printed": checks.printed_by(paper)}
-
-
-def _expected(path: Path) -> str | None:
-    """Return the digest of an official file, or None before the first download of one without a published digest."""
-    return checksums.expected_digest(sources.file(path.parent.name, path.name), path.parent)
 
 
 def probes_of(paper: str, variant: Variant) -> list[str]:

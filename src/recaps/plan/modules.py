@@ -147,7 +147,7 @@ class Code:
         self.read = functools.cache(Path.read_bytes)
         self.file = functools.cache(self._file)
         self.digest = functools.cache(self._digest)
-        self.imports = functools.cache(self._imports)
+        self.imports = functools.cache(lambda name: [*self._each_import(name)])
         self._tree = functools.cache(self._parse)
         self._offered = functools.cache(self._offer)
 
@@ -170,7 +170,8 @@ class Code:
 
     def _digest(self, name: str) -> str:
         """Hash the code of a module, and the style sheets and templates in its folder that it names."""
-        state = hashlib.sha256(" ".join(_canonical(self._tree(name))).encode())
+        _add_words(self._tree(name), words := list[str]())
+        state = hashlib.sha256(" ".join(words).encode())
         beside = sorted(file for file in self._path(name).parent.iterdir() if file.suffix in TEMPLATES)
         text = self.read(self._path(name)).decode()
         while named := [file for file in beside if file.name in text]:
@@ -192,11 +193,8 @@ class Code:
         path = (top.parent if top.name == "__init__.py" else top.with_suffix("")).joinpath(*rest)
         return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
-    def _imports(self, name: str) -> list[str]:
-        """Return the modules of the package that a module imports."""
-        return list(self._each_import(name))
-
     def _each_import(self, name: str) -> Iterator[str]:
+        """Yield the modules of the package that a module imports."""
         for node in _walk(self._tree(name), type_checking=False):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -302,14 +300,8 @@ def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:
         yield from _walk(child, type_checking=type_checking)
 
 
-def _canonical(node: ast.AST) -> list[str]:
-    """Return a syntax tree as words: no positions, docstrings, messages, nor empty fields of newer Pythons."""
-    words: list[str] = []
-    _add_words(node, words)
-    return words
-
-
 def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None:
+    """Add a syntax tree as words: no positions, docstrings, messages, nor empty fields of newer Pythons."""
     raised = raised or isinstance(node, ast.Raise) or _called(node).endswith("Error")
     if raised and isinstance(node, ast.Constant) and isinstance(node.value, str):
         return
@@ -325,14 +317,15 @@ def _add_words(node: ast.AST, words: list[str], *, raised: bool = False) -> None
         for item in items:
             if not isinstance(item, ast.AST):
                 words.append(repr(item))
-            elif not _is_docstring(item) and not _is_message(item):
+            elif not _says_only(item):
                 _add_words(item, words, raised=raised)
         words.append(")")
 
 
-def _is_message(node: ast.AST) -> bool:
-    """Return whether a statement only prints or logs something."""
-    return isinstance(node, ast.Expr) and _called(node.value) in MESSAGES
+def _says_only(node: ast.AST) -> bool:
+    """Return whether a statement only prints or logs, or is a docstring of a module, function, class or field."""
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return text or (isinstance(node, ast.Expr) and _called(node.value) in MESSAGES)
 
 
 def _called(node: ast.AST) -> str:
@@ -340,8 +333,3 @@ def _called(node: ast.AST) -> str:
     return (
         ast.unparse(node.func) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute) else ""
     )
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    """Return whether a statement is only a string: a docstring of a module, function, class or field."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from recaps import checkout, layout, step_times
@@ -22,8 +21,7 @@ from recaps.config.heads import Head
 from recaps.config.load import Project, load
 from recaps.config.reading import merged
 from recaps.config.studies import Row
-from recaps.config.variant import Output, Paper, Timing, Variant
-from recaps.config.workflow import OwnData
+from recaps.config.variant import Output, Paper, Variant
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
 from recaps.io import short
@@ -82,11 +80,7 @@ def exits() -> Iterator[None]:
 
 def growing(amount: int) -> Callable[[Any, int], int]:
     """Return a resource that grows with each attempt: `amount`, twice `amount`, ..."""
-
-    def grown(wildcards: Any, attempt: int) -> int:
-        return amount * attempt
-
-    return grown
+    return lambda wildcards, attempt: amount * attempt
 
 
 #: Minutes to ask for a training whose steps were not measured.
@@ -108,6 +102,7 @@ class Plan:
         self.data = project.config.data
         self.files = Layout(Path(self.results, self.scale))
         self.identities = Identities(self)
+        self.identity, self.params = self.identities.of, functools.partial(jobs.params, self)
         checks.check(project)
 
     # Wildcards
@@ -222,7 +217,7 @@ class Plan:
 
     def paper(self, name: str) -> list[str]:
         """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
-        inputs = self.metrics_inputs(SimpleNamespace(paper=name))
+        inputs = self.metrics_inputs(Names(paper=name))
         runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
         drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
         return list(dict.fromkeys([*drawn, *inputs, *runs]))
@@ -259,10 +254,6 @@ class Plan:
     def training_set(self, wildcards: Any) -> list[str]:
         return self.dataset_files(self.project.resolve(self.variant(wildcards).data))
 
-    def test_set(self, wildcards: Any) -> list[str]:
-        """Return the test split of a variant's training data."""
-        return self.dataset_files(self.project.resolve(self.variant(wildcards).test))
-
     def start_of(self, wildcards: Any) -> list[str]:
         """Return the files of the run whose trained weights a row of a study has or starts from, if it does."""
         row, owner = self.variant(wildcards), self.has_model_of(wildcards)
@@ -284,7 +275,8 @@ class Plan:
 
     def evaluation_set(self, wildcards: Any) -> list[str]:
         """Return the test split if the training evaluates on it."""
-        return self.test_set(wildcards) if self.variant(wildcards).training.evaluate_every else []
+        variant = self.variant(wildcards)
+        return self.dataset_files(self.project.resolve(variant.test)) if variant.training.evaluate_every else []
 
     def timing_sets(self, wildcards: Any) -> Inputs:
         """Return the training set of each variant of a timing, by the variant's name."""
@@ -314,11 +306,12 @@ class Plan:
     def preparation(self, wildcards: Any) -> dict[str, Any]:
         """Return what a prepared set depends on, besides official files: the arguments of `preparation.prepare`."""
         name, mine = self.project.origin(wildcards.dataset)
+        data = self.project.own[mine] if mine else None
         return {
             "like": name,
             "stand_in": self.project.scale.stand_in and mine is None,
             "options": catalogue.resolve(name, self.project.scale.options_of(name)),
-            "own": {"name": mine, **_own(self.project.own[mine])} if mine else None,
+            "own": data and {"name": mine, **data.model_dump(mode="json"), "state": own.state(Path(data.path))},
         }
 
     def training(self, wildcards: Any) -> dict[str, Any]:
@@ -334,7 +327,8 @@ class Plan:
         return {name: _training(variant) for name, variant in self.timed(wildcards).items()}
 
     def timing_options(self, wildcards: Any) -> dict[str, Any]:
-        return self._timing(wildcards).model_dump(mode="json", exclude={"variants", "networks"})
+        timing = self.project.every[wildcards.paper].timings[wildcards.timing]
+        return timing.model_dump(mode="json", exclude={"variants", "networks"})
 
     def measured_inputs(self, wildcards: Any) -> list[str]:
         """Return what the record of a run is made of: its files, the sets of its data, and the runs beside it."""
@@ -370,23 +364,20 @@ class Plan:
 
     def unfitted_heads(self, wildcards: Any) -> dict[str, Any]:
         """Return the heads that need no fit."""
-        return self._heads(wildcards.paper, wildcards.variant, fitted=False)
+        return self.fitted_heads(wildcards, fitted=False)
 
-    def fitted_heads(self, wildcards: Any) -> dict[str, Any]:
-        return self._heads(wildcards.paper, wildcards.variant, fitted=True)
+    def fitted_heads(self, wildcards: Any, *, fitted: bool = True) -> dict[str, Any]:
+        """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
+        settings = self.project.every[wildcards.paper]
+        return {
+            head: {name: self._evaluation(settings, settings.head(wildcards.variant, head), name) for name in protocols}
+            for head, protocols in self.variant(wildcards).heads.items()
+            if (settings.head(wildcards.variant, head).kind != "argmax") == fitted
+        }
 
     def kept_heads(self, wildcards: Any) -> str:
         """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
         return str(Path(self.checkpoints(wildcards), layout.HEADS))
-
-    def _heads(self, paper: str, variant: str, *, fitted: bool) -> dict[str, Any]:
-        """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
-        settings = self.project.every[paper]
-        return {
-            head: {name: self._evaluation(settings, settings.head(variant, head), name) for name in protocols}
-            for head, protocols in settings.variants[variant].heads.items()
-            if (settings.head(variant, head).kind != "argmax") == fitted
-        }
 
     def _evaluation(self, paper: Paper, head: Head, protocol: str) -> dict[str, Any]:
         # Its title may change without a new fit; the report takes it from the configuration.
@@ -483,8 +474,9 @@ class Plan:
 
     def gpus(self, wildcards: Any) -> int:
         """Return the GPUs of a job: one if it asks for CUDA, or would use a GPU of this machine."""
-        device = self.project.config.device
-        return int(device == "cuda" or (device == "auto" and _has_gpu()))
+        # Without the seconds that PyTorch takes to load.
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all") not in ("", "-1") and any(DEVICES.glob("nvidia[0-9]*"))
+        return int({"cuda": True, "cpu": False}.get(self.project.config.device, visible))
 
     def training_minutes(self, wildcards: Any, attempt: int) -> int:
         """Return the minutes to ask a cluster for: twice what its steps took when measured, and more with each attempt.
@@ -523,14 +515,6 @@ class Plan:
         return 2 if "svm" in kinds and not self.project.scale.stand_in else 1
 
     # Jobs
-
-    def params(self, stage: str) -> dict[str, Callable[[Any], Any]]:
-        """Return the params of the rule of a stage."""
-        return jobs.params(self, stage)
-
-    def identity(self, stage: str) -> Callable[[Any], dict[str, Any]]:
-        """Return a function of wildcards that returns `settings` and `modules` of a stage's result."""
-        return self.identities.of(stage)
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
@@ -577,23 +561,9 @@ class Plan:
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
 
-    def _timing(self, wildcards: Any) -> Timing:
-        return self.project.every[wildcards.paper].timings[wildcards.timing]
-
     def timed(self, wildcards: Any) -> dict[str, Variant]:
         """Return the variants of a timing."""
         return self.project.timed(wildcards.paper, wildcards.timing)
-
-
-def _has_gpu() -> bool:
-    """Return whether this machine has a GPU that PyTorch may use, without the seconds that PyTorch takes to load."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    return visible not in ("", "-1") and any(DEVICES.glob("nvidia[0-9]*"))
-
-
-def _own(settings: OwnData) -> dict[str, Any]:
-    """Return the settings of own data, and the state of its files."""
-    return settings.model_dump(mode="json") | {"state": own.state(Path(settings.path))}
 
 
 def _training(variant: Variant) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def orphans(plan: Plan) -> Iterator[Path]:
     """
     aside = {*papers.names()} - {*plan.project.papers}
     aside |= {f"{paper}/{variant}" for paper, lost in plan.project.left_out.items() for variant in lost.variants}
-    planned = {_named(job): job for job in plan.jobs if job.stage == "train_variant"}
+    planned = {plan.checkpoints(job.names): job for job in plan.jobs if job.stage == "train_variant"}
     state = State(plan)
     for folder in sorted(plan.files.folder.glob("checkpoints/*/*/seed-*/*/")):
         paper, variant = folder.parts[-4:-2]
@@ -64,7 +64,7 @@ def orphans(plan: Plan) -> Iterator[Path]:
             continue
         if folder.name == HEADS or aside & {paper, f"{paper}/{variant}"} or lease.holder(folder.parent):
             continue
-        job, file = planned.get("/".join(folder.parts[-4:-1])), folder / IDENTITY
+        job, file = planned.get(str(folder.parent)), folder / IDENTITY
         if job is None or not file.exists() or differences(read_json(file), state.planned(job)):
             yield folder
 
@@ -129,10 +129,6 @@ def _proofs(job: Job, state: State) -> Iterator[str]:
 
 def _is_there(job: Job) -> bool:
     return all(os.path.exists(file) for file in job.outputs)
-
-
-def _named(job: Job) -> str:
-    return f"{job.names.paper}/{job.names.variant}/seed-{job.names.seed}"
 
 
 def _size(folder: Path) -> int:

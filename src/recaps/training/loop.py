@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from recaps import io
-from recaps.config.training import Training
 from recaps.errors import TryAgain, UserError
 from recaps.models.model import Model
 from recaps.models.schedule import learning_rate
@@ -98,8 +97,9 @@ def fit(
             if progress.step in training.snapshots.values():
                 checkpoint.keep_snapshot(folder, model, progress.step)
             lease.touch()
-            testing, logging = _due(progress.step, training)
-            if logging:
+            last = progress.step == training.steps
+            testing = training.evaluate_every > 0 and (last or progress.step % training.evaluate_every == 0)
+            if last or testing or progress.step % training.log_every == 0:
                 clock = _collect(waiting, progress, folder, clock)
                 row = _add_row(progress, training.batch_size, learning_rate(training, progress.step - 1))
                 if testing:
@@ -120,13 +120,6 @@ def fit(
         # Kept in case writing the results fails; the optimisers' state is no longer needed.
         checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
     return progress
-
-
-def _due(step: int, training: Training) -> tuple[bool, bool]:
-    """Return whether the test error is measured after some steps, and whether a row of the history is written."""
-    last = step == training.steps
-    testing = training.evaluate_every > 0 and (last or step % training.evaluate_every == 0)
-    return testing, last or testing or step % training.log_every == 0
 
 
 def _collect(waiting: list[dict[str, Tensor]], progress: Progress, folder: Path, clock: float) -> float:

@@ -19,8 +19,8 @@ def describe(device: torch.device) -> str:
     """Return the device's name, for records."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
+    threads, processor = torch.get_num_threads(), cpuinfo("model name") or platform.processor() or platform.machine()
+    return f"{processor}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def peak_memory(device: torch.device) -> int:
@@ -61,7 +61,3 @@ def telling_of_compilation() -> AbstractContextManager[Any]:
             pass
 
     return cast(AbstractContextManager[Any], event.install_listener("numba:compile", Listener()))
-
-
-def _processor() -> str:
-    return cpuinfo("model name") or platform.processor() or platform.machine()

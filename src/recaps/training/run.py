@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 import itertools
 import math
 import sys
@@ -14,11 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
 import safetensors.torch
 import torch
 
 from recaps import io, provenance
-from recaps.arrays import Arrays, read
+from recaps.arrays import read
 from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.identity import of_split
@@ -83,13 +82,13 @@ def train(
     where = devices.choose(device, threads)
     training = Training.model_validate(settings["training"])
     arrays = read(dataset)
-    shape = view_shape(arrays.images.shape[1:], training)
+    shape, classes = view_shape(arrays.images.shape[1:], training), int(arrays.record["classes"])
     splits = {"/".join(each.parts[-2:]): of_split(_verified(each)) for each in (dataset, test) if each}
     weights = {start.relative_to(out.parents[3]).as_posix(): io.digest_of(start)} if start else {}
     made_by = {"settings": {**settings, "seed": seed}, "data": splits | weights, "modules": dict(modules)}
 
     def fresh(training: Training) -> tuple[Model, Batches]:
-        model = fresh_model(settings, shape, _classes(arrays), seed).place(where)
+        model = fresh_model(settings, shape, classes, seed).place(where)
         if start:
             saved.start_from(model, start)
         model.configure(training)
@@ -117,8 +116,8 @@ def train(
     _save(model, folder, training, out / "model.safetensors")
     config = {**identity, "seed": seed, **settings, "training": training.model_dump(mode="json")}
     config["data"] = "/".join(dataset.parts[-2:])
-    io.write_json(out / "config.json", config | {"image_shape": list(shape), "classes": _classes(arrays)})
-    io.write_text(out / "history.csv", _table(progress.history))
+    io.write_json(out / "config.json", config | {"image_shape": list(shape), "classes": classes})
+    io.write_text(out / "history.csv", pd.DataFrame(progress.history).to_csv(index=False))
     record = {"kind": "run", **identity, "seed": seed, "identity": made_by, "config": config, "dataset": arrays.record}
     record |= provenance.describe(project) | about
     record |= {"started": progress.starts[0]["started"], "starts": progress.starts, "finished": provenance.now()}
@@ -206,10 +205,6 @@ def _reporter(model: Model, batches: Batches, folder: Path) -> Callable[[dict[st
     return report
 
 
-def _classes(arrays: Arrays) -> int:
-    return int(arrays.record["classes"])
-
-
 def _verified(folder: Path) -> Mapping[str, Any]:
     """Return the record of a prepared split, if its images and labels are those that it describes."""
     arrays = read(folder)
@@ -225,15 +220,6 @@ def _save(model: Model, checkpoints: Path, training: Training, file: Path) -> No
     for each in snapshots:
         tensors |= safetensors.torch.load(each)
     io.write_bytes(file, safetensors.torch.save(tensors))
-
-
-def _table(rows: list[dict[str, float]]) -> str:
-    text = text_io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _cost(model: Model, progress: Progress, training: Training, device: torch.device) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def load_model(run: Path, device: torch.device, step: int | None = None) -> tupl
         reason = " ".join(str(error).split())
         raise UserError(f"{file}: cannot be read ({reason}); delete the run and train again") from error
     if lacks:
-        there = ", ".join(map(str, steps(tensors))) or "none"
-        raise UserError(f"{file}: there is no snapshot of step {step}; it has {there}")
+        there = sorted({int(name.partition("/")[0].removeprefix("step-")) for name in tensors if name[:5] == "step-"})
+        raise UserError(f"{file}: there is no snapshot of step {step}; it has {', '.join(map(str, there)) or 'none'}")
     return model.place(device).eval(), config
 
 
@@ -91,8 +91,3 @@ def of_step(tensors: Mapping[str, Tensor], step: int | None) -> dict[str, Tensor
         for name, value in tensors.items()
         if (name.startswith(start) if start else not name.startswith("step-"))
     }
-
-
-def steps(tensors: Mapping[str, Tensor]) -> list[int]:
-    """Return the steps of the snapshots among the tensors of a run's `model.safetensors`."""
-    return sorted({int(name.partition("/")[0].removeprefix("step-")) for name in tensors if name.startswith("step-")})
