@@ -346,9 +346,10 @@ def test_broken_files_are_told_in_one_line(tree: Callable[..., Any]) -> None:
 
 
 def test_drawings() -> None:
-    drawing = charts.strip(90, 1, 85, (84, 86), "ours <85>")
+    drawing = charts.strip(90, 1, 85, (84, 86))
     assert drawing.count("<circle") == 1
-    assert "&lt;85&gt;" in drawing
+    assert 'aria-hidden="true"' in drawing  # the cells beside it say the same
+    assert 'aria-label="loss &lt;85&gt;"' in charts.curves([[(0, 5.0)]], "loss <85>")
     assert charts.curves([[(0, float("nan"))]], "nothing") == ""
     assert charts.curves([[(1, 0.0), (2, -1.0)]], "negative").count("<polyline") == 1
     assert charts.curves([[(0, 5.0)]], "one point").count("<polyline") == 1
@@ -356,7 +357,7 @@ def test_drawings() -> None:
 
 def test_values_are_drawn_at_their_places() -> None:
     """From 84 to 91, at 6 to 144 units."""
-    drawing = charts.strip(90, 1, 85, (84, 86), "ours")
+    drawing = charts.strip(90, 1, 85, (84, 86))
     places = {value: f"{6 + (value - 84) / 7 * 138:.1f}" for value in range(84, 92)}
     assert f'<circle class="ours" cx="{places[85]}"' in drawing
     assert f'<path class="interval" d="M{places[84]} 11H{places[86]}"' in drawing
