@@ -98,7 +98,7 @@ def test_writing_fills_the_markers_alone(root: Path, record: Path) -> None:
     page.write_text("Before.\n<!-- findings desk -->\nold\n<!-- /findings -->\nAfter.\n")
     findings.write(project)
     text = page.read_text()
-    assert text.startswith("Before.\n<!-- findings desk -->\n\n- SPARSECAPS reaches")
+    assert text.startswith("Before.\n<!-- findings desk -->\n\n- SPARSECAPS has")
     assert text.endswith("\n\n<!-- /findings -->\nAfter.\n")
     assert "old" not in text
     assert "(README.md#settings-of-the-svm)" in text
