@@ -48,7 +48,7 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
     unwanted = [variant for variant in paper.variants if f"{name}/{variant}" in named]
     # The test set of a variant is another split of the set that it is trained on.
     needed = {
-        key: tuple(dict.fromkeys(name for each in (own.data, *own.latents, *own.images) for name in lacks(each)))
+        key: tuple(dict.fromkeys(lost for each in (own.data, *own.latents, *own.images) for lost in lacks(each)))
         for key, own in paper.variants.items()
     }
     gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}

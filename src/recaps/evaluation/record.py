@@ -197,8 +197,9 @@ def _of_study(run: Run, study: Study) -> list[MetricRow]:
     return [*rows, *(run.number(name.replace(" ", "-"), each, "diagnosis", on) for name, each in found.items())]
 
 
-def read_numbers(file: Path) -> pd.DataFrame:
-    """Return the numbers of a run's record, or the metrics of a paper, in the columns of `metric_rows`."""
+def read_numbers(run: Path) -> pd.DataFrame:
+    """Return the numbers of a run's record, in the columns of `metric_rows`."""
+    file = layout.numbers(run)
     try:
         return pd.read_csv(file, dtype={"measured_on": str}).fillna({"measured_on": ""})
     except FileNotFoundError as error:

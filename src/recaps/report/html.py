@@ -118,8 +118,8 @@ def _command(project: Project) -> str:
     """The command that makes the page, with the data sets that it replaces or leaves out."""
     profile = "smoke" if project.scale.stand_in else "local"
     command = f"snakemake --profile profiles/{profile} --config scale={project.config.scale}"
-    replaced = [f"{name}: {other}" for name, other in project.config.datasets.items() if isinstance(other, str)]
-    lost = dict.fromkeys(name for each in project.left_out.values() for name in each.sets)
+    replaced = [] if project.own else [f"{name}: {other}" for name, other in project.config.datasets.items()]
+    lost = dict.fromkeys(name for each in project.left_out.values() for name in (*each.sets, *each.named))
     command += f" 'datasets={{{', '.join(replaced)}}}'" if replaced else ""
     return command + (f" 'without=[{', '.join(lost)}]'" if lost else "")
 
@@ -279,8 +279,9 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
         commits += " with uncommitted changes"
     finished = [str(run["finished"])[:10] for run in records if run.get("finished")]
     days = _several((min(finished), max(finished))) if finished else ""
-    trained = [run for run in records if not run.get("trained")]  # the others have the model of one of these
-    seconds = sum(float(run.get("wall_seconds") or 0) for run in trained)
+    # Several rows of a study can have one trained model.
+    trained = {(run.get("trained") or f"{run['paper']}/{run['variant']}", run["seed"]): run for run in records}
+    seconds = sum(float(run.get("wall_seconds") or 0) for run in trained.values())
     facts = [
         ("Data sets left out", _several(name for lost in project.left_out.values() for name in lost.sets)),
         ("Seeds", ", ".join(map(str, sorted({run["seed"] for run in records}) or project.seeds))),

@@ -53,6 +53,16 @@ def last_fifth(history: pd.DataFrame, name: str = "loss") -> float:
     return float(100 * (1 - after / before))
 
 
+def negative_share(values: Array) -> float:
+    """Share of the values below zero."""
+    return float((values < 0).mean())
+
+
+def near_zero_share(values: Array) -> float:
+    """Share of the values that are almost zero."""
+    return float((np.abs(values) < NEAR_ZERO).mean())
+
+
 def bin_edges(values: Sequence[Array], bins: int = 60) -> Array:
     """Edges of bins for all values but a thousandth at either end; zero is the middle of a bin."""
     low, high = np.quantile(np.concatenate([each.ravel() for each in values]), [0.001, 0.999])

@@ -43,7 +43,7 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
 
 
 def mosaic_rows(axis: Axes, rows: Sequence[tuple[str, Array]], columns: int) -> None:
-    """Draw labelled rows of pictures, each [n, H, W] with 1 <= n <= columns; an empty axis if there are none."""
+    """Draw labelled rows of pictures, as for `mosaic`, with 1 <= n <= columns; an empty axis if there are none."""
     blank = np.full(rows[0][1].shape[1:], np.nan) if rows else np.empty((0, 0))
     filled = [[*pictures, *[blank] * (columns - len(pictures))] for _, pictures in rows]
     mosaic(axis, [picture for row in filled for picture in row], columns, "gray", 0, 1)

@@ -16,6 +16,7 @@ from scipy.stats import bootstrap
 from recaps import io, layout
 from recaps.config.load import Project
 from recaps.config.variant import Paper
+from recaps.errors import UserError
 from recaps.evaluation import record
 from recaps.evaluation.record import MetricRow
 from recaps.layout import Layout
@@ -78,11 +79,15 @@ class Results:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """The rows of `metrics.csv`: every number that was measured for the paper."""
-        return record.read_numbers(self.files.metrics(self.name))
+        file = self.files.metrics(self.name)
+        try:
+            return pd.read_csv(file, keep_default_na=True, dtype={"measured_on": str}).fillna({"measured_on": ""})
+        except FileNotFoundError as error:
+            raise UserError(f"{file}: no such file; first run the stage that writes it") from error
 
     def numbers(self, variant: str, seed: int) -> pd.DataFrame:
         """The numbers of a run's record. `metrics` has those of all runs, and those that combine runs."""
-        return record.read_numbers(layout.numbers(self.run(variant, seed)))
+        return record.read_numbers(self.run(variant, seed))
 
     def number(self, variant: str, seed: int, metric: str) -> float:
         """A number of a run's record; NaN where it was not measured."""

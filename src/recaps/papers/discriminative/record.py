@@ -14,7 +14,15 @@ from recaps.evaluation.latents import latents_of
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
 from recaps.npz import Array
 from recaps.papers.discriminative.variants import DECODED_SET, DECODER, OTHER, learns_coefficients
-from recaps.report.metrics import NEAR_ZERO, beyond_class_mean, first_of_each, last_fifth, squared_error, travel
+from recaps.report.metrics import (
+    beyond_class_mean,
+    first_of_each,
+    last_fifth,
+    near_zero_share,
+    negative_share,
+    squared_error,
+    travel,
+)
 from recaps.training.images import images_of
 
 #: Figure 2 shows this many images of each class.
@@ -31,7 +39,7 @@ def record(run: Run) -> Record:
     arrays: dict[str, dict[str, Array]] = {}
     if learns_coefficients(run.paper, run.variant):
         values = run.weight("coefficients")
-        shares = {"negative": (values < 0).mean(), "near-zero": (np.abs(values) < NEAR_ZERO).mean()}
+        shares = {"negative": negative_share(values), "near-zero": near_zero_share(values)}
         if _can_reach_zero(run.settings):
             rows += [run.number(f"coefficients-{name}", share, "fraction") for name, share in shares.items()]
         arrays["coefficients"] = {"values": spread(values)} | {name: np.array(share) for name, share in shares.items()}

@@ -25,10 +25,7 @@ def record(run: Run) -> Record:
     if not routes(run.settings):
         return Record(rows, arrays)
     test = run.settings.test
-    for label, name in {"mnist": test, "affnist": "affnist/test"}.items():
-        if run.has(name):
-            errors = run.latents(name, "reconstruction_error")["reconstruction_error"]
-            rows.append(run.mean(f"reconstruction-error-{label}", errors, "squared error", run.resolve(name)))
+    rows += _error_rows(run, {"mnist": test, "affnist": "affnist/test"})
     if run.has(test):
         latents, on = run.latents(test, "support", "mask"), run.test_set
         support = relative_support(latents["support"])
@@ -73,6 +70,15 @@ def shows_single_capsules(settings: Variant) -> bool:
 def shows_ranks(settings: Variant) -> bool:
     """Whether figure 4 shows a variant: the sparse models that are tested on affNIST."""
     return sparse(settings) and "affnist/test" in settings.latents
+
+
+def _error_rows(run: Run, sets: Mapping[str, str]) -> list[MetricRow]:
+    rows = []
+    for label, name in sets.items():
+        if run.has(name):
+            errors = run.latents(name, "reconstruction_error")["reconstruction_error"]
+            rows.append(run.mean(f"reconstruction-error-{label}", errors, "squared error", run.resolve(name)))
+    return rows
 
 
 def _rank_rows(run: Run, first: Array) -> list[MetricRow]:
