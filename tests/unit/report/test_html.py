@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -315,6 +315,22 @@ def test_published_is_for_readers(tree: Callable[..., Any]) -> None:
 def test_the_command_that_made_it(tree: Callable[..., Any], scale: str, profile: str) -> None:
     text = tree(scale, seeds=(0,)).build()
     assert f"<code>snakemake --profile profiles/{profile} --config scale={scale}</code>" in text
+
+
+def test_the_command_names_data_sets_that_were_replaced_or_left_out(tree: Callable[..., Any]) -> None:
+    replaced = {"cifar10": "cifar10-jpeg"}
+    text = tree("desk", (0,), "discriminative", ("fashion-mnist", "discriminative/mnist-l1"), replaced).build()
+    (command,) = re.findall(r"<code>snakemake .*? --config scale=desk (.*?)</code>", text)
+    options = "'datasets={cifar10: cifar10-jpeg}' 'without=[fashion-mnist, discriminative/mnist-l1]'"
+    assert unescape(command) == options
+
+
+def test_rows_with_one_trained_model_count_as_one_training() -> None:
+    run = {"paper": "sparse.attacks", "seed": 0, "wall_seconds": 30.0}
+    rows = [run | {"variant": name, "trained": "sparse/em-28"} for name in ("a", "b")]
+    other = {"paper": "sparse", "variant": "dense", "seed": 0, "wall_seconds": 60.0}
+    facts = dict(html._facts(load({"scale": "desk", "papers": ["sparse"]}, CONFIG), [*rows, other]))
+    assert facts["Training runs"] == "2, 90 s in all"
 
 
 def test_narrow_screens_get_the_short_name(tree: Callable[..., Any]) -> None:
