@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pandas as pd
 import pytest
 import reference
 import resuming
@@ -19,6 +21,7 @@ from recaps.config.training import Training
 from recaps.errors import UserError
 from recaps.models import build
 from recaps.nn.poses import bounded_pose
+from recaps.papers.probabilistic import figures
 from recaps.papers.probabilistic import template_mixture as mixtures
 from recaps.papers.probabilistic.options import SCAEOptions
 from recaps.papers.probabilistic.rmsprop import RMSProp
@@ -471,3 +474,25 @@ def test_it_learns_a_few_digits(tmp_path: Path) -> None:
 def test_a_run_that_was_cut_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"model": {**SMALL, "family": "scae"}, "training": {"steps": 12, "batch_size": 8, "log_every": 5}}
     resuming.check(settings, tmp_path, [3, 7], monkeypatch)
+
+
+def test_accuracies_are_drawn_at_the_steps_of_the_snapshots_and_at_the_last() -> None:
+    accuracies = {
+        "affnist-a": 20.0,
+        "affnist": 60.0,
+        "affnist-b": 40.0,
+        "mnist-40-a": 70.0,
+        "mnist-40": 90.0,
+        "mnist-40-b": 80.0,
+    }
+    rows = [{"metric": f"presence-{name}", "value": value} for name, value in accuracies.items()]
+    training = {"steps": 300, "snapshots": {"b": 200, "a": 100}}
+    results = SimpleNamespace(
+        paper=SimpleNamespace(variants={"scae": None}),
+        metrics=pd.DataFrame(rows),
+        config=lambda variant: {"training": training},
+    )
+    drawing, data = figures.by_steps(cast(Any, results))
+    assert data["step"].tolist() == [100, 200, 300] * 2
+    assert data["accuracy"].tolist() == [70, 80, 90, 20, 40, 60]
+    assert [line.get_ydata().tolist() for line in drawing.axes[0].lines] == [[70, 80, 90], [20, 40, 60]]

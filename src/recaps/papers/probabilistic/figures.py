@@ -209,6 +209,27 @@ def turns(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.concat(frames)
 
 
+def by_steps(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Accuracy of the presences of SCAE at its snapshots and after the last step, mean over seeds (`scae-long`)."""
+    (variant,) = results.paper.variants
+    training = results.config(variant)["training"]
+    means = results.metrics.groupby("metric")["value"].mean()
+    steps = {f"-{name}": step for name, step in training["snapshots"].items()} | {"": training["steps"]}
+    frame = pd.DataFrame(
+        {"data": label, "step": step, "accuracy": means[f"presence-{protocol}{ending}"]}
+        for protocol, label in {"mnist-40": "MNIST (40x40)", "affnist": "affNIST"}.items()
+        for ending, step in sorted(steps.items(), key=lambda each: each[1])
+    )
+    drawing, axis = plt.subplots(figsize=(5.2, 3.4))
+    for place, (label, rows) in enumerate(frame.groupby("data", sort=False)):
+        axis.plot(rows["step"], rows["accuracy"], label=label, **style(place))
+    axis.set(xlabel="training steps", ylabel="accuracy (percent)", xscale="log")
+    axis.set_xticks(frame["step"].unique(), [f"{step:,}" for step in frame["step"].unique()])
+    axis.minorticks_off()
+    axis.legend(loc="lower right")
+    return drawing, frame.assign(variant=variant)
+
+
 def coloured(pictures: Array, owners: Array) -> Array:
     """Pictures [..., H, W] in 0..1 in the colours of their templates, white where there is none: [..., H, W, 3]."""
     palette = plt.get_cmap("tab20")
