@@ -67,7 +67,7 @@ def test_half_a_paper_where_a_set_cannot_be_had(clone: Clone, root: Path) -> Non
     done = clone.snakemake("--profile", "profiles/local", "-n", "--config", *values)
     assert done.status == 0, done.output
     project = load({"scale": "desk", "papers": ["consensus"], "without": ["smallnorb"]}, root / "config")
-    made = [project.every[name] for name in ("consensus", "consensus.iterations", "consensus.kernels")]
+    made = [project.every[name] for name in ("consensus", "consensus.kernels", "consensus.shifts")]
     seeds = [variant.seeds or project.scale.seeds for each in made for variant in each.variants.values()]
     assert done.jobs()["train_variant"] == sum(map(len, seeds)), "the paper, and the studies of its conjectures"
     assert done.jobs()["fetch_file"] == 4, "MNIST alone"
