@@ -207,10 +207,8 @@ def _changed(paper: Paper, base: str, options: Values, where: str) -> Values:
     variant = paper.variants[base]
     made: Values = variant.model_dump(mode="json", exclude_unset=True)
     # A row may have other snapshots.
-    made["heads"] = {
-        head: [name for name in names if name not in paper.of_snapshots(variant, names)]
-        for head, names in variant.heads.items()
-    }
+    added = paper.of_snapshots(variant, {name for names in variant.heads.values() for name in names})
+    made["heads"] = {head: [name for name in names if name not in added] for head, names in variant.heads.items()}
     changes: Values = {}
     for name, value in options.items():
         if name in FIXED:

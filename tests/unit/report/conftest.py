@@ -128,7 +128,8 @@ class Tree:
         place = {"results": str(self.root.parent)}
         plan = Plan(self.project.model_copy(update={"config": self.project.config.model_copy(update=place)}))
         for job in (job for run in plan.runs([self.paper]) for job in plan.jobs_of(*run)):
-            data, outputs = Receipts(self.root).data(map(Path, job.inputs)), [Path(file) for file in job.outputs]
+            inputs, outputs = [Path(file) for file in job.inputs], [Path(file) for file in job.outputs]
+            data = Receipts(self.root, inputs).data(inputs)
             deleted = [file for file in outputs if not file.exists()]
             with receipt(outputs, job.identity() | {"data": data}):
                 for file in deleted:
