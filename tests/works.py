@@ -20,17 +20,17 @@ def variants() -> dict[str, Variant]:
 
 
 def kind(variant: Variant) -> object:
-    """The model without the sizes of its numbers, the shape of images, and whether labels are pairs."""
+    """The model with the signs of its numbers alone, the shape of images, and whether labels are pairs."""
     pairs = "pairs" in defaults(variant.data.split("/")[0])
-    return unsized(variant.model.model_dump(mode="json")), image_shape(variant), pairs
+    return signs(variant.model.model_dump(mode="json")), image_shape(variant), pairs
 
 
-def unsized(values: Any) -> object:
+def signs(values: Any) -> object:
     if isinstance(values, dict):
-        return tuple((name, unsized(each)) for name, each in values.items())
+        return tuple((name, signs(each)) for name, each in values.items())
     if isinstance(values, list):
-        return tuple(map(unsized, values))
-    return values > 0 if isinstance(values, int | float) else values
+        return tuple(map(signs, values))
+    return (values > 0) - (values < 0) if isinstance(values, int | float) else values
 
 
 VARIANTS = variants()
