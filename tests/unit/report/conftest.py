@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -217,9 +218,15 @@ class Tree:
         }
 
 
+@pytest.fixture(scope="session")
+def made() -> dict[str, Path]:
+    """The folders of trees that are made already, by their arguments."""
+    return {}
+
+
 @pytest.fixture
-def tree(tmp_path: Path) -> Callable[..., Tree]:
-    """A function that makes trees of results in the test's own folder."""
+def tree(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, made: dict[str, Path]) -> Callable[..., Tree]:
+    """A function that puts trees of results into the test's own folder: copies of one that is made once."""
 
     def make(
         scale: str = "desk",
@@ -229,6 +236,12 @@ def tree(tmp_path: Path) -> Callable[..., Tree]:
         datasets: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Tree:
-        return Tree(tmp_path, scale, seeds, paper, without, datasets).make(**options)
+        arguments = (scale, seeds, paper, without, datasets)
+        name = repr((*arguments, sorted(options.items())))
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("made")
+            Tree(made[name], *arguments).make(**options)
+        shutil.copytree(made[name], tmp_path, dirs_exist_ok=True)
+        return Tree(tmp_path, *arguments)
 
     return make
