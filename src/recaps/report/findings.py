@@ -11,6 +11,7 @@ import math
 import os
 import re
 import textwrap
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from recaps.config.load import load
 from recaps.config.reading import read_yaml
+from recaps.config.variant import Paper
 from recaps.io import read_json, write_text
 from recaps.layout import Layout
 from recaps.papers import FOLDER, names
@@ -108,9 +110,10 @@ def render(record: Path, config: Path, paper: str = "") -> list[str]:
         "scale": record.name,
         "given": lambda shown: "" if shown else "nan",
         "of": partial(Numbers, record),
-        "share": partial(_share, record, config),
     }
-    if paper:
+    if not paper:
+        context["share"] = partial(_share, record, load({"scale": "paper"}, config).papers)
+    else:
         numbers = Numbers(record, paper)
         parts = ("ours", "printed", "seeds", "verdict", "p", "study")
         context |= {name: getattr(numbers, name) for name in parts}
@@ -118,10 +121,13 @@ def render(record: Path, config: Path, paper: str = "") -> list[str]:
     return [" ".join(finding.split()) for finding in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]
 
 
-def _share(record: Path, config: Path, section: str, *keys: str) -> str:
-    """How much of scale `paper` the runs have, e.g. `1 to 50 % (median 12)`: the product of `keys` of a section."""
+def _share(record: Path, papers: Mapping[str, Paper], section: str, *keys: str) -> str:
+    """How much of the `papers` as printed the runs have, e.g. `1 to 50 % (median 12)`.
+
+    It is the product of the options `keys` of a section.
+    """
     shares = []
-    for name, paper in load({"scale": "paper"}, config).papers.items():
+    for name, paper in papers.items():
         for variant, full in paper.variants.items() if claims.read(FOLDER / name / "claims.yaml") else ():
             planned = full.model_dump(mode="json")[section]
             for run in sorted(record.glob(str(Layout(Path()).run(name, variant, "*") / "config.json")))[:1]:

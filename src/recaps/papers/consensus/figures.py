@@ -319,6 +319,25 @@ def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.DataFrame(rows, columns=columns)
 
 
+def by_iteration(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Error, and share of the inputs that a class capsule uses, if routing ends early: mean over seeds (`shifts`)."""
+    drawing, axes = plt.subplots(1, 2, figsize=(6.8, 3.2))
+    means = results.metrics.groupby(["variant", "metric"])["value"].mean().reset_index()
+    parts = means["metric"].str.extract(r"^(error|effective-share-class)-(\d)$")
+    frame = means.assign(quantity=parts[0], iteration=parts[1]).dropna().astype({"iteration": int})
+    for axis, quantity, label in (
+        (axes[0], "error", "error, %"),
+        (axes[1], "effective-share-class", "share of its inputs that a class uses"),
+    ):
+        for variant, settings in results.paper.variants.items():
+            rows = frame[(frame["quantity"] == quantity) & (frame["variant"] == variant)].sort_values("iteration")
+            axis.plot(rows["iteration"], rows["value"], label=settings.title, **_style(results, variant))
+        axis.set(xlabel="iterations of routing", ylabel=label, xticks=sorted(frame["iteration"].unique()))
+        axis.set_ylim(bottom=0)
+    legend_below(drawing, axes, _titles({"mnist": results.paper.variants}))
+    return drawing, frame[["variant", "quantity", "iteration", "value"]]
+
+
 def _label(dataset: str) -> str:
     return DATASETS.get(dataset, dataset)
 
