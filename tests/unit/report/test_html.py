@@ -276,8 +276,8 @@ def test_tables_show_numbers_as_their_markdown_does(tree: Callable[..., Any]) ->
     (results.papers / "table-1.csv").write_text(values.to_csv(index=False))
     (results.papers / "table-1.md").write_text(f"**T**\n\nC.\n\n{markdown(values)}")
     text = results.build()
-    assert '<td>A</td><td class="n">9.72</td><td class="n"></td>' in text
-    assert '<td>B</td><td class="n">90.00</td><td class="n">1234.50</td>' in text
+    assert '<td class="t">A</td><td>9.72</td><td></td>' in text
+    assert '<td class="t">B</td><td>90.00</td><td>1234.50</td>' in text
     assert "9.72222" not in text
 
 
