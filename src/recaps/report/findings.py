@@ -111,12 +111,12 @@ def render(record: Path, config: Path, paper: str = "") -> list[str]:
         "given": lambda shown: "" if shown else "nan",
         "of": partial(Numbers, record),
     }
-    if not paper:
-        context["share"] = partial(_share, record, load({"scale": "paper"}, config).papers)
-    else:
+    if paper:
         numbers = Numbers(record, paper)
         parts = ("ours", "printed", "seeds", "verdict", "p", "study")
         context |= {name: getattr(numbers, name) for name in parts}
+    else:
+        context["share"] = partial(_share, record, load({"scale": "paper"}, config).papers)
     text = environment.get_template(FILE).render(context)
     return [" ".join(finding.split()) for finding in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]
 

@@ -330,9 +330,9 @@ def by_iteration(results: Results) -> tuple[Figure, pd.DataFrame]:
         (axes[1], "effective-share-class", "share of its inputs that a class uses"),
     ):
         for variant, settings in results.paper.variants.items():
-            rows = frame[(frame["quantity"] == quantity) & (frame["variant"] == variant)].sort_values("iteration")
+            rows = frame[(frame["quantity"] == quantity) & (frame["variant"] == variant)]
             axis.plot(rows["iteration"], rows["value"], label=settings.title, **_style(results, variant))
-        axis.set(xlabel="iterations of routing", ylabel=label, xticks=sorted(frame["iteration"].unique()))
+        axis.set(xlabel="iterations of routing", ylabel=label, xticks=frame["iteration"].unique())
         axis.set_ylim(bottom=0)
     legend_below(drawing, axes, _titles({"mnist": results.paper.variants}))
     return drawing, frame[["variant", "quantity", "iteration", "value"]]
