@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from recaps.errors import UserError
 from recaps.identity import differences
 from recaps.plan.jobs import Job
 from recaps.plan.plan import Plan, exits
@@ -94,15 +95,17 @@ class State:
 
     def to_repeat(self, stage: str, names: Mapping[str, Any]) -> Iterable[str]:
         """Return the outputs of a job if they do not match the plan. The first time, a line says why."""
-        job = self._jobs[_key(stage, names)]
-        if job not in self.repeated:
-            with exits():
+        with exits():
+            if (job := self._jobs.get(_key(stage, names))) is None:
+                what = ", ".join(f"{name} {value}" for name, value in names.items() if name != "scale")
+                raise UserError(f"{stage}: the plan has no {what}; to add seeds, see config/README.md, Other seeds")
+            if job not in self.repeated:
                 self.repeated[job] = self.reason(job)
-            shown = sum(map(bool, self.repeated.values()))
-            if self.repeated[job] and shown <= SHOWN:
-                print(f"recaps: {job} is made again: {self.repeated[job]}", file=sys.stderr)
-            elif self.repeated[job] and shown == SHOWN + 1:
-                print("recaps: and others; `python -m recaps why --all` names them", file=sys.stderr)
+                shown = sum(map(bool, self.repeated.values()))
+                if self.repeated[job] and shown <= SHOWN:
+                    print(f"recaps: {job} is made again: {self.repeated[job]}", file=sys.stderr)
+                elif self.repeated[job] and shown == SHOWN + 1:
+                    print("recaps: and others; `python -m recaps why --all` names them", file=sys.stderr)
         return job.outputs if self.repeated[job] else ()
 
 

@@ -6,6 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import pandas as pd
 import pytest
 import reference
 import torch
@@ -269,3 +270,11 @@ def test_the_error_without_negative_coefficients() -> None:
     assert record.without_negatives(run) == [("error-without-negatives", 0, 40)]
     settings.training = Training(steps=2, learning_rate=0.1)
     assert record.without_negatives(run) == []
+
+
+def test_the_margin_loss_is_that_of_the_capsules_alone() -> None:
+    history = pd.DataFrame({"step": [50, 100], "loss": [0.9, 0.8], "margin": [0.3, 0.1]})
+    run: Any = SimpleNamespace(history=lambda: history, number=lambda metric, value, unit: (metric, value, unit))
+    [(metric, value, unit)] = record.margin_loss(run)
+    assert (metric, unit) == ("margin-loss", "loss")
+    assert value == pytest.approx(0.2)

@@ -37,25 +37,15 @@ def _averages(results: Results, seed: int) -> list[MetricRow]:
 def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
     """How the variants of a data set compare at the same steps: those of the shortest training.
 
-    `early-margin`: the mean margin loss over the first tenth of these steps. `margin-without-decoder`: this relative to
-    the same algorithm with a decoder, if both train with batches of the same size. `mean-error` and `early-mean-error`:
-    the mean test error over all of these steps and over their first tenth. `steps-to-dr`: the first step with an error
-    that is at most DR's final one; if there is none, all steps.
+    `mean-error` and `early-mean-error`: the mean test error over all of these steps and over their first tenth.
+    `steps-to-dr`: the first step with an error that is at most DR's final one; if there is none, all steps.
     """
     rows: list[MetricRow] = []
     for by_algorithm in by_dataset(results.paper).values():
-        histories = {variant: results.history(variant, seed) for variant in by_algorithm.values()}
-        shortest = min(int(history["step"].iloc[-1]) for history in histories.values())
+        shortest = min(int(results.history(each, seed)["step"].iloc[-1]) for each in by_algorithm.values())
         reference = by_algorithm.get("dr")
         final = float(results.evaluations(reference, seed)["test_error"].iloc[-1]) if reference else math.nan
-        margins = {variant: early_mean(history, "margin", shortest) for variant, history in histories.items()}
-        images = {variant: results.paper.variants[variant].training.batch_size for variant in histories}
-        for algorithm, variant in by_algorithm.items():
-            rows.append((variant, seed, "early-margin", margins[variant], math.nan, 0, "loss", ""))
-            whole = by_algorithm.get(algorithm.removesuffix("-fc"), variant)
-            if whole != variant and images[whole] == images[variant]:
-                ratio = margins[variant] / margins[whole]
-                rows.append((variant, seed, "margin-without-decoder", ratio, math.nan, 0, "ratio", ""))
+        for variant in by_algorithm.values():
             curve, watched = results.evaluations(variant, seed), _row(results, variant, seed, "lowest-error")
             n, on = int(watched["n"]), str(watched["measured_on"])
             mean = float(curve.loc[curve["step"] <= shortest, "test_error"].mean())

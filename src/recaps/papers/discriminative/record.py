@@ -63,6 +63,11 @@ def _errors(run: Run) -> list[MetricRow]:
     return [*rows, run.number("loss-last-fifth", last_fifth(run.history()), "percent")]
 
 
+def margin_loss(run: Run) -> list[MetricRow]:
+    """The margin loss of training, without that of a decoder: the mean over the logged steps."""
+    return [run.number("margin-loss", run.history()["margin"].mean(), "loss")]
+
+
 # Coefficients
 
 
