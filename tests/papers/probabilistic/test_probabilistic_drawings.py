@@ -527,8 +527,8 @@ def test_every_variant_has_its_metrics(table: pd.DataFrame) -> None:
     expected = {
         "capsules": rotations | free | pictures | leads | heads | crossed,
         "capsules-even": free | upright,
-        "capsules-gaussian": {"bound-mnist", "bound-from-full-rate"} | upright,
-        "capsules-gaussian-first": {"bound-mnist", "bound-from-full-rate"} | free | heads,
+        "capsules-gaussian": {"bound-mnist"} | upright,
+        "capsules-gaussian-first": {"bound-mnist"} | free | heads,
         "capsules-double-c": alone,
         "capsules-half": alone,
         "capsules-40": said | {"presence-draw-affnist", "presence-affnist", "presence-pose-affnist"},
@@ -741,15 +741,6 @@ def test_the_bound_of_gaussian_poses_is_that_of_test_images(table: pd.DataFrame)
     row = table[table["metric"] == "bound-mnist"].iloc[0]
     assert row["se"] == pytest.approx(wrong.std(ddof=1) / math.sqrt(FITTED))
     assert (row["unit"], row["measured_on"]) == ("nats", "mnist/test")
-
-
-def test_bounds_are_compared_if_gaussian_poses_begin_at_the_full_learning_rate(tmp_path: Path) -> None:
-    def measured(**training: float) -> set[str]:
-        results = make(tmp_path, config(variants={"capsules-gaussian": {"training": training}}), (0,))
-        return {row[2] for row in record.record(run_of(results, "capsules-gaussian", 0)).rows}
-
-    assert "bound-from-full-rate" not in measured()
-    assert "bound-from-full-rate" in measured(lr_decay=1)
 
 
 def test_scae_is_compared_after_enough_steps(tmp_path: Path) -> None:

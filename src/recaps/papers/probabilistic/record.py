@@ -14,7 +14,6 @@ from recaps.config.variant import Variant
 from recaps.errors import UserError
 from recaps.evaluation.heads import classifier, features
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
-from recaps.models.schedule import learning_rate
 from recaps.npz import Array
 from recaps.papers.probabilistic.templates import affine_fits, same_template, signed
 from recaps.report.metrics import first_of_each
@@ -44,9 +43,6 @@ LIVE = 0.25
 #: SCAE counts as trained from this number of steps on, a third of those in its released script.
 SETTLED = 100_000
 
-#: Gaussian poses begin at the full learning rate if at least this fraction of it is left.
-FULL_RATE = 0.9
-
 #: Numbers that are measured on a probe, and the arrays that are kept of it.
 Measured = tuple[list[MetricRow], dict[str, Array]]
 
@@ -71,8 +67,7 @@ def record(run: Run) -> Record:
     if getattr(run.settings.model, "poses", None) == "gaussian" and run.has("mnist/test"):
         # The bound of the amortised posterior, with one draw for each image.
         bounds = run.latents("mnist/test", "bound")["bound"]
-        metrics = ["bound-mnist", *(["bound-from-full-rate"] if _at_full_rate(run.settings) else [])]
-        rows += [run.mean(metric, bounds, "nats", run.resolve("mnist/test")) for metric in metrics]
+        rows.append(run.mean("bound-mnist", bounds, "nats", run.resolve("mnist/test")))
     if run.variant in SIZES:
         rows.append(_size(run, *SIZES[run.variant]))
     return Record(rows, arrays)
@@ -126,13 +121,6 @@ def equivariance(angles: Array, presences: Array, poses: Array) -> Array:
         (weights * np.square(each).sum((-2, -1))).sum(-1) for each in (whole - expected, expected - whole[:1])
     )
     return np.where(turn[:, None] == 0, np.nan, 1 - wrong / np.where(turn[:, None] == 0, 1, change))
-
-
-def _at_full_rate(settings: Variant) -> bool:
-    """Whether Gaussian poses begin at the full learning rate, apart from the warm-up."""
-    training = settings.training.model_copy(update={"warmup": 0})
-    begin = getattr(settings.model, "deltas_first", 0.0) * training.steps
-    return learning_rate(training, math.ceil(begin)) >= FULL_RATE * training.learning_rate
 
 
 def _training_bound(run: Run) -> MetricRow:
