@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,7 +84,8 @@ def _shown(results: Results) -> str:
 
 
 def markdown(values: pd.DataFrame) -> str:
-    """A Markdown table with two decimals, or none in rows of unit `count`; missing values are empty cells."""
+    """A Markdown table. Numbers have two decimals, or more in columns of small values (`_decimals`), and none in rows
+    of unit `count`. Missing values are empty cells."""
     shown = _rounded(values)
     rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
     return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
@@ -116,14 +118,25 @@ def _escape(text: Any) -> str:
 
 
 def _rounded(values: pd.DataFrame) -> pd.DataFrame:
-    shown = values.map(_cell)
+    shown = values.copy()
+    for place in range(values.shape[1]):
+        form = f".{_decimals(values, place)}f"
+        shown.isetitem(place, [_cell(value, form) for value in values.iloc[:, place]])
     if "unit" in values:
         counts = values["unit"] == "count"
         shown[counts] = values[counts].map(lambda value: _cell(value, ",.0f"))
     return shown
 
 
-def _cell(value: Any, form: str = ".2f") -> str:
+def _decimals(values: pd.DataFrame, place: int) -> int:
+    """Two, or three digits of the largest value if all are below 0.02. `x sd` has those of its mean `x`."""
+    mean = str(values.columns[place]).removesuffix(" sd")
+    shown = values[mean] if mean in values else values.iloc[:, place]
+    largest = shown.abs().max() if pd.api.types.is_float_dtype(shown) else 1.0
+    return 2 - math.floor(math.log10(largest)) if 0 < largest < 0.02 else 2
+
+
+def _cell(value: Any, form: str) -> str:
     if pd.isna(value):
         return ""
     return f"{value:{form}}" if isinstance(value, float) else str(value)

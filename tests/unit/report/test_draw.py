@@ -23,6 +23,11 @@ def test_markdown_rounds_numbers_and_leaves_gaps_empty() -> None:
     assert table.splitlines() == ["| name | value |", "| --- | --- |", "| x | 1.23 |", "| y |  |"]
 
 
+def test_small_values_keep_three_digits_and_so_do_their_deviations() -> None:
+    table = pd.DataFrame({"loss": [0.00547, 0.0123], "loss sd": [0.00016, None], "error": [1.5, 0.004]})
+    assert draw.markdown(table).splitlines()[2:] == ["| 0.0055 | 0.0002 | 1.50 |", "| 0.0123 |  | 0.00 |"]
+
+
 def test_counts_have_no_decimals() -> None:
     table = pd.DataFrame({"value": [6928.0, 0.5, None], "unit": ["count", "fraction", "count"], "seeds": [1, 1, 1]})
     assert draw.markdown(table).splitlines()[2:] == [
