@@ -1,4 +1,4 @@
-"""The rule of a conjecture is older than the numbers that it judges."""
+"""The rule of a conjecture is older than the numbers that it judges, or says that it is not."""
 
 from __future__ import annotations
 
@@ -7,31 +7,41 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
+from places import CONFIG
 
+from recaps.config.load import load
 from recaps.papers import FOLDER, names
 from recaps.report.claims import Claim, read
 
 pytestmark = pytest.mark.unit
 
-CONJECTURES = {
-    claim.id: claim for paper in names() for claim in read(FOLDER / paper / "claims.yaml") if claim.role == "conjecture"
-}
+CLAIMS = [claim for paper in names() for claim in read(FOLDER / paper / "claims.yaml")]
+CONJECTURES = {claim.id: claim for claim in CLAIMS if claim.role == "conjecture"}
+#: What decides a verdict.
+RULE = ("kind", "order", "measure", "measures", "minus", "at_least", "at_most")
 
 
-def git(root: Path, *arguments: str) -> list[str]:
+def git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def first_commit(root: Path, file: Path, text: str) -> str | None:
     """The first commit in which a file holds a text."""
-    found = git(root, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(file))
+    found = git(root, "log", "--reverse", "--format=%H", f"-S{text}", "--", str(file)).split()
     return found[0] if found else None
+
+
+def rule_of(text: str, claim: Claim) -> dict[str, object]:
+    """The rule of a claim in the text of a `claims.yaml`."""
+    [row] = [row for row in yaml.safe_load(text)["claims"] if row.get("id") == claim.id]
+    return {key: row[key] for key in RULE if key in row}
 
 
 @pytest.mark.parametrize("claim", CONJECTURES.values(), ids=CONJECTURES)
 def test_the_rule_was_committed_before_its_numbers(root: Path, claim: Claim) -> None:
-    if not (root / ".git").exists() or git(root, "rev-parse", "--is-shallow-repository") == ["true"]:
+    if not (root / ".git").exists() or git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
         pytest.skip("needs the history of the repository")
     measured = root / "results/published/desk/papers" / claim.measured_in / "metrics.csv"
     if not measured.exists():
@@ -40,10 +50,16 @@ def test_the_rule_was_committed_before_its_numbers(root: Path, claim: Claim) -> 
     for each in claim.measures:
         rows = table[(table["variant"] == each.variant) & (table["metric"] == each.metric)]
         if len(rows):
-            rule = first_commit(root, FOLDER / claim.paper / "claims.yaml", claim.id)
+            file = FOLDER / claim.paper / "claims.yaml"
+            rule = first_commit(root, file, claim.id)
             numbers = first_commit(root, measured, f"{each.variant},{rows['seed'].iloc[0]},{each.metric},")
             assert rule, "commit the rule"
-            assert numbers is None or numbers in git(root, "rev-list", f"{rule}..HEAD"), claim.id
+            if numbers is None:
+                continue
+            assert numbers in git(root, "rev-list", f"{rule}..HEAD").split(), claim.id
+            before = git(root, "show", f"{numbers}:{file.relative_to(root)}")
+            if rule_of(before, claim) != rule_of(file.read_text(encoding="utf-8"), claim):
+                assert "Changed after" in claim.reason, f"{claim.id}: say that its rule is younger than its numbers"
 
 
 def test_each_conjecture_says_where_it_stands_and_why_its_rule_is_so() -> None:
@@ -52,3 +68,12 @@ def test_each_conjecture_says_where_it_stands_and_why_its_rule_is_so() -> None:
         assert claim.where
         assert claim.reason
         assert claim.kind in ("ordering", "bound")
+
+
+def test_a_claim_measures_what_the_table_of_its_study_shows() -> None:
+    project = load({"scale": "desk", "papers": list(names())}, CONFIG)
+    for claim in CLAIMS:
+        if claim.study:
+            study = project.every[claim.measured_in]
+            assert {each.variant for each in claim.measures} <= set(study.variants), claim.id
+            assert {each.metric for each in claim.measures} <= set(study.study.columns), claim.id

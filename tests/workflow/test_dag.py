@@ -148,8 +148,8 @@ def test_mistake_ends_in_one_line(clone: Clone) -> None:
 def test_a_file_of_a_seed_that_is_not_planned_ends_in_one_line(clone: Clone) -> None:
     done = clone.snakemake(*SMOKE, "-n", "--", "results/smoke/runs/sparse/dense/seed-7/numbers.csv")
     assert done.status == 1
-    what = "record_run: the plan has no paper sparse, variant dense, seed 7"
-    assert done.output.splitlines()[-1] == f"recaps: {what}; to add seeds, see config/README.md, Other seeds"
+    what = "record_run: the settings ask for no paper sparse, variant dense, seed 7"
+    assert done.output.splitlines()[-1] == f"recaps: {what}; see `seeds`, `only` and `without`"
 
 
 def test_misspelt_key_of_a_paper_ends_in_one_line(clone: Clone) -> None:

@@ -98,7 +98,7 @@ class State:
         with exits():
             if (job := self._jobs.get(_key(stage, names))) is None:
                 what = ", ".join(f"{name} {value}" for name, value in names.items() if name != "scale")
-                raise UserError(f"{stage}: the plan has no {what}; to add seeds, see config/README.md, Other seeds")
+                raise UserError(f"{stage}: the settings ask for no {what}; see `seeds`, `only` and `without`")
             if job not in self.repeated:
                 self.repeated[job] = self.reason(job)
                 shown = sum(map(bool, self.repeated.values()))

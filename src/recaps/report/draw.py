@@ -118,22 +118,25 @@ def _escape(text: Any) -> str:
 
 
 def _rounded(values: pd.DataFrame) -> pd.DataFrame:
-    shown = values.copy()
-    for place in range(values.shape[1]):
-        form = f".{_decimals(values, place)}f"
-        shown.isetitem(place, [_cell(value, form) for value in values.iloc[:, place]])
-    if "unit" in values:
-        counts = values["unit"] == "count"
-        shown[counts] = values[counts].map(lambda value: _cell(value, ",.0f"))
+    """Round each column to two decimals, or to more if all of its values are small; counts have none.
+
+    `x sd` has as many decimals as `x`, and `sd` as the column before it.
+    """
+    shown, counts = values.copy(), values.get("unit", pd.Series("", values.index)) == "count"
+    decimals: dict[str, int] = {}
+    names = [*map(str, values)]
+    for place, name in enumerate(names):
+        column, mean = values.iloc[:, place], name.removesuffix("sd").rstrip() or names[place - 1]
+        decimals[name] = decimals.get(mean, _decimals(column[~counts]))
+        cells = [_cell(each, ",.0f" if n else f".{decimals[name]}f") for each, n in zip(column, counts, strict=True)]
+        shown.isetitem(place, cells)
     return shown
 
 
-def _decimals(values: pd.DataFrame, place: int) -> int:
-    """Two, or three digits of the largest value if all are below 0.02. `x sd` has those of its mean `x`."""
-    mean = str(values.columns[place]).removesuffix(" sd")
-    shown = values[mean] if mean in values else values.iloc[:, place]
-    largest = shown.abs().max() if pd.api.types.is_float_dtype(shown) else 1.0
-    return 2 - math.floor(math.log10(largest)) if 0 < largest < 0.02 else 2
+def _decimals(column: pd.Series) -> int:
+    """Two, or as many as give the largest of small values three digits."""
+    largest = column.abs().max() if pd.api.types.is_float_dtype(column) else 1.0
+    return min(2 - math.floor(math.log10(largest)), 6) if 0 < largest < 0.1 else 2
 
 
 def _cell(value: Any, form: str) -> str:

@@ -38,11 +38,10 @@ def travel(training: Training, factor: float) -> float:
     return float(np.maximum(factor * rates, training.lr_floor).sum())
 
 
-def early_mean(history: pd.DataFrame, name: str, steps: int) -> float:
-    """The mean of a loss or of the test error over the first tenth of `steps`, at least its first logged value."""
-    logged = history[["step", name]].dropna()
-    early = logged["step"] <= max(steps / 10, logged["step"].iloc[0])
-    return float(logged.loc[early, name].mean())
+def early_mean(curve: pd.DataFrame, steps: int) -> float:
+    """The mean test error over the first tenth of `steps`, at least its first value."""
+    early = curve["step"] <= max(steps / 10, curve["step"].iloc[0])
+    return float(curve.loc[early, "test_error"].mean())
 
 
 def last_fifth(history: pd.DataFrame, name: str = "loss") -> float:

@@ -273,6 +273,11 @@ def markdown(
     if len(checks):
         failed = int((checks["verdict"] == FAILED).sum())
         lines += [f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.", ""]
+    if len(conjectures := card.loc[card["role"] == "conjecture", "verdict"].value_counts(sort=False)):
+        found = ", ".join(f"{number} {verdict}" for verdict, number in conjectures.items())
+        lines += [f"Conjectures, which the authors believe and did not test: {found}.", ""]
+    if changed := int((card["reason"] + card["note"]).str.contains("Changed after").sum()):
+        lines += [f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.", ""]
     if STAND_IN in set(card["verdict"]):
         lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():

@@ -99,9 +99,8 @@ def _run(results: Results, variant: str, model: dict[str, Any], seed: int) -> No
     run = results.run(variant, seed)
     errors = CURVES.get(algorithm, (20, 7, 3))
     rows = zip((10, 50, 100), errors, strict=True)
-    margin = 0.5 if algorithm.endswith("-fc") else 1
-    lines = [f"{step},1,{margin / step},{error + seed}\n{step + 5},1,0.1,\n" for step, error in rows]
-    io.write_text(run / "history.csv", "step,loss,margin,test_error\n" + "".join(lines)[: -len("105,1,0.1,\n")])
+    lines = [f"{step},1,{error + seed}\n{step + 5},1,\n" for step, error in rows]
+    io.write_text(run / "history.csv", "step,loss,test_error\n" + "".join(lines)[: -len("105,1,\n")])
     error = errors[-1] + seed
     (protocol,) = results.paper.variants[variant].heads["argmax"]
     made_results.add_head(run, "argmax", protocol, {"accuracy": 1 - error / 100, "n": 10_000})
@@ -203,7 +202,7 @@ def test_algorithms_are_compared_at_the_same_steps(table: pd.DataFrame) -> None:
 
 def test_errors_along_training_end_with_the_shortest_training(tmp_path: Path, project: Project) -> None:
     results = make(tmp_path, project, seeds=(0,))
-    io.write_text(results.run("mnist-l1") / "history.csv", "step,loss,margin,test_error\n10,1,0.1,30\n50,1,0.1,8\n")
+    io.write_text(results.run("mnist-l1") / "history.csv", "step,loss,test_error\n10,1,30\n50,1,8\n")
     table = metric_rows(metrics.metrics(results))
     assert values(table, "mnist-l2", "mean-error") == [23]  # steps 10 and 50
     assert values(table, "fashion-l2", "mean-error") == pytest.approx([53 / 3])
@@ -318,10 +317,10 @@ def test_a_curve_reaches_an_error_once_or_never() -> None:
 
 
 def test_the_early_mean_is_over_a_tenth() -> None:
-    history = pd.DataFrame({"step": range(5, 205, 5), "margin": range(40)})
-    assert early_mean(history, "margin", 200) == 1.5  # steps 5 to 20
-    assert early_mean(history, "margin", 100) == 0.5  # steps 5 and 10
-    assert early_mean(history.iloc[5:6], "margin", 200) == 5
+    curve = pd.DataFrame({"step": range(5, 205, 5), "test_error": range(40)})
+    assert early_mean(curve, 200) == 1.5  # steps 5 to 20
+    assert early_mean(curve, 100) == 0.5  # steps 5 and 10
+    assert early_mean(curve.iloc[5:6], 200) == 5
 
 
 def test_the_last_fifth_is_compared_with_the_fifth_before() -> None:

@@ -24,8 +24,15 @@ def test_markdown_rounds_numbers_and_leaves_gaps_empty() -> None:
 
 
 def test_small_values_keep_three_digits_and_so_do_their_deviations() -> None:
-    table = pd.DataFrame({"loss": [0.00547, 0.0123], "loss sd": [0.00016, None], "error": [1.5, 0.004]})
-    assert draw.markdown(table).splitlines()[2:] == ["| 0.0055 | 0.0002 | 1.50 |", "| 0.0123 |  | 0.00 |"]
+    table = pd.DataFrame(
+        {"loss": [-0.00547, 0.0012], "loss sd": [0.00016, None], "error": [1.5, 0.004], "sd": [0.01] * 2}
+    )
+    assert draw.markdown(table).splitlines()[2:] == [
+        "| -0.00547 | 0.00016 | 1.50 | 0.01 |",
+        "| 0.00120 |  | 0.00 | 0.01 |",
+    ]
+    mixed = pd.DataFrame({"value": [0.005, 6928.0], "unit": ["loss", "count"], "empty": [None, None]})
+    assert draw.markdown(mixed).splitlines()[2:] == ["| 0.00500 | loss |  |", "| 6,928 | count |  |"]
 
 
 def test_counts_have_no_decimals() -> None:

@@ -143,11 +143,12 @@ def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
     assert ("| More seeds. | `toy/table-1/" in scorecard.markdown(card, "desk")) == (verdict == NOT_DECIDED)
     assert scorecard.counts(card) == {}
     assert scorecard.TITLES["conjecture"] in scorecard.markdown(card, "desk")
+    assert f"Conjectures, which the authors believe and did not test: 1 {verdict}." in scorecard.markdown(card, "desk")
     assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)))["verdict"].tolist() == [NOT_RUN]
 
 
 def test_a_check_passes_or_fails_and_is_no_claim() -> None:
-    claims = [number(), number("b", role="check"), number("c", role="check")]
+    claims = [number(note="Changed after results were known."), number("b", role="check"), number("c", role="check")]
     measured = pd.DataFrame([*rows("a", [89.5]), *rows("b", [90.5]), *rows("c", [80.0])])
     card = scorecard.scorecard(claims, measured)
     assert list(card["verdict"]) == [REPRODUCED, PASSED, FAILED]
@@ -155,6 +156,7 @@ def test_a_check_passes_or_fails_and_is_no_claim() -> None:
     text = scorecard.markdown(card, "desk")
     assert "1 claim: 1 reproduced." in text
     assert "Checks of the configuration: 2, of which 1 failed." in text
+    assert "Of all rules, 1 changed after results were known." in text
     assert text.index("### Checks of the configuration") < text.index("check failed")
 
 

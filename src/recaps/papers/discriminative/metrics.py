@@ -50,7 +50,7 @@ def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
             n, on = int(watched["n"]), str(watched["measured_on"])
             mean = float(curve.loc[curve["step"] <= shortest, "test_error"].mean())
             rows.append((variant, seed, "mean-error", mean, math.nan, n, "percent", on))
-            early = early_mean(curve, "test_error", shortest)
+            early = early_mean(curve, shortest)
             rows.append((variant, seed, "early-mean-error", early, math.nan, n, "percent", on))
             if reference:
                 steps = float(steps_to_reach(curve, final))

@@ -64,7 +64,7 @@ def _errors(run: Run) -> list[MetricRow]:
 
 
 def margin_loss(run: Run) -> list[MetricRow]:
-    """The margin loss of training, without that of a decoder: the mean over the logged steps."""
+    """The margin loss of training, without that of a decoder: the mean over all steps."""
     return [run.number("margin-loss", run.history()["margin"].mean(), "loss")]
 
 
