@@ -120,15 +120,14 @@ def _escape(text: Any) -> str:
 def _rounded(values: pd.DataFrame) -> pd.DataFrame:
     """Round each column to two decimals, or to more if all of its values are small; counts have none.
 
-    `x sd` has as many decimals as `x`, and `sd` as the column before it.
+    A standard deviation has as many decimals as the column before it.
     """
     shown, counts = values.copy(), values.get("unit", pd.Series("", values.index)) == "count"
-    decimals: dict[str, int] = {}
-    names = [*map(str, values)]
-    for place, name in enumerate(names):
-        column, mean = values.iloc[:, place], name.removesuffix("sd").rstrip() or names[place - 1]
-        decimals[name] = decimals.get(mean, _decimals(column[~counts]))
-        cells = [_cell(each, ",.0f" if n else f".{decimals[name]}f") for each, n in zip(column, counts, strict=True)]
+    decimals = 2
+    for place, name in enumerate(values):
+        column = values.iloc[:, place]
+        decimals = decimals if str(name).endswith("sd") else _decimals(column[~counts])
+        cells = [_cell(each, ",.0f" if n else f".{decimals}f") for each, n in zip(column, counts, strict=True)]
         shown.isetitem(place, cells)
     return shown
 
