@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -176,7 +177,8 @@ KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Numbe
 def read(file: Path) -> list[Claim]:
     """Return the claims of a YAML file, in its order.
 
-    An entry `shared` holds keys that the claims after it have in common, until the next such entry.
+    An entry `shared` holds keys that the claims after it have in common, until the next such entry. If a claim has a
+    key `with`, its words fill the gaps in texts: `{set: MNIST}` fills `$set`. `$name` is the last part of its id.
 
     Raises:
         UserError: one line naming the file, the claim, the key and the nearest valid one.
@@ -224,7 +226,22 @@ def _claim(row: Any, where: str) -> Claim:
     kind = str(row.get("kind", ""))
     if kind not in KINDS:
         raise UserError(f"{where}: kind: there is no kind '{kind}'{nearest(kind, KINDS)}")
+    if isinstance(words := row.get("with"), Mapping):
+        others = {key: value for key, value in row.items() if key != "with"}
+        row = _filled(others, {"name": str(row.get("id")).rpartition("/")[2], **words}, where)
     return check(KINDS[kind], row, where)
+
+
+def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:
+    """A claim's value with words for the gaps in its texts."""
+    if isinstance(value, Mapping):
+        return {key: _filled(each, words, where) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, words, where) for each in value]
+    try:
+        return re.sub(r"\$([a-z]\w*)", lambda gap: str(words[gap[1]]), value) if isinstance(value, str) else value
+    except KeyError as error:
+        raise UserError(f"{where}: with: no word '{error.args[0]}'{nearest(error.args[0], words)}") from error
 
 
 def _decided(claims: list[Claim], deciding: Deciding, where: str) -> list[Claim]:

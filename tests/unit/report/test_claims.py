@@ -163,6 +163,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read(tmp_path / "none.yaml")
 
 
+def test_claims_fill_the_gaps_of_what_they_share(tmp_path: Path) -> None:
+    shared = {"measure": {"variant": "$name", "metric": "error"}, "statement": "The error of $model, $$5."}
+    words = {name: {"id": f"sparse/table-1/{name}", "with": {"model": name.upper()}} for name in ("l1", "l2")}
+    first, second = read(write(tmp_path, *(NUMBER | shared | each for each in words.values())))
+    assert (first.statement, str(first.measures[0])) == ("The error of L1, $$5.", "l1/error")
+    assert (second.statement, str(second.measures[0])) == ("The error of L2, $$5.", "l2/error")
+    with pytest.raises(UserError, match=r"with: no word 'model' \(did you mean 'modell'\?\)"):
+        read(write(tmp_path, NUMBER | shared | {"with": {"modell": "L1"}}))
+
+
 def test_claims_share_keys_until_the_next_entry_that_shares(tmp_path: Path) -> None:
     measure = "measure: {variant: a, metric: b}, published: 1, tolerance: 1, statement: s, reason: r"
     file = tmp_path / "claims.yaml"
