@@ -20,12 +20,17 @@ Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+$")]
 
 
 class Measure(Section):
-    """The metric that measures a claim: rows of `metrics.csv`, one per seed."""
+    """The metric that measures a claim: rows of `metrics.csv`, one per seed. In YAML, also `<variant>/<metric>`."""
 
     variant: Name
     """A variant of the claim's paper, or a row of its study."""
     metric: Name
     """A metric of that variant, e.g. `svm-affnist-b`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return dict(zip(("variant", "metric"), value.split("/", 1), strict=False)) if isinstance(value, str) else value
 
     def __str__(self) -> str:
         return f"{self.variant}/{self.metric}"

@@ -76,6 +76,8 @@ def test_every_claim_gives_its_reason() -> None:
         ({"tolerence": 1}, "unknown key 'tolerence' (did you mean 'tolerance'?)"),
         ({"kind": "nummber"}, "there is no kind 'nummber' (did you mean 'number'?)"),
         ({"measure": {"variant": "a", "metric": "b", "metrik": "b"}}, "'measure.metrik' (did you mean 'metric'?)"),
+        ({"measure": "sparsecaps"}, "measure.metric: "),
+        ({"measure": "sparsecaps/svm/mnist"}, "'svm/mnist' is not a name"),
         ({"published": "high"}, "published: "),
         ({"published": math.nan}, "published: "),
         ({"tolerance": 0}, "tolerance: "),
@@ -164,7 +166,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_claims_fill_the_gaps_of_what_they_share(tmp_path: Path) -> None:
-    shared = {"measure": {"variant": "$name", "metric": "error"}, "statement": "The error of $model, $$5."}
+    shared = {"measure": "$name/error", "statement": "The error of $model, $$5."}
     words = {name: {"id": f"sparse/table-1/{name}", "with": {"model": name.upper()}} for name in ("l1", "l2")}
     first, second = read(write(tmp_path, *(NUMBER | shared | each for each in words.values())))
     assert (first.statement, str(first.measures[0])) == ("The error of L1, $$5.", "l1/error")
