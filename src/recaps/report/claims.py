@@ -199,14 +199,12 @@ def read(file: Path) -> list[Claim]:
             shared = row["shared"]
         else:
             claims.append(_claim(shared | dict(row) if isinstance(row, Mapping) else row, f"{file}: entry {place}"))
-    numbers: set[str] = set()
     seen: set[str] = set()
     for claim in claims:
         if claim.id in seen:
             raise UserError(f"{file}: {claim.id}: this id occurs twice; rename one")
         seen.add(claim.id)
-        if isinstance(claim, Number):
-            numbers.add(claim.id)
+    numbers = {claim.id for claim in claims if isinstance(claim, Number)}
     for claim in claims:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
