@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -36,7 +37,14 @@ def first_commit(root: Path, file: Path, text: str) -> str | None:
 def rule_of(text: str, claim: Claim) -> dict[str, object]:
     """The rule of a claim in the text of a `claims.yaml`."""
     [row] = [row for row in yaml.safe_load(text)["claims"] if row.get("id") == claim.id]
-    return {key: row[key] for key in RULE if key in row}
+    return {key: _plain(row[key]) for key in RULE if key in row}
+
+
+def _plain(value: Any) -> Any:
+    """A measure as `variant/metric`; in earlier commits it is a mapping."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return f"{value['variant']}/{value['metric']}" if isinstance(value, dict) else value
 
 
 @pytest.mark.parametrize("claim", CONJECTURES.values(), ids=CONJECTURES)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from recaps.datasets import sources
 from recaps.errors import UserError, nearest
 
 TRAIN_TEST = ("train", "test")
@@ -278,19 +279,8 @@ def replaceable() -> list[str]:
 def raw_inputs(name: str, split: str, stand_in: bool = False) -> list[str]:
     """Return the paths below `data/` of the official files of a split; none for a stand-in."""
     base, base_split = base_of(name, split)
-    return [] if stand_in else [f"{base}/{file}" for file in _raw_files(base, base_split)]
-
-
-def _raw_files(base: str, split: str) -> list[str]:
-    train = split in ("train", *PARTS)
-    if base in ("mnist", "fashion-mnist"):
-        stem = "train" if train else "t10k"
-        return [f"{stem}-images-idx3-ubyte.gz", f"{stem}-labels-idx1-ubyte.gz"]
-    if base == "smallnorb":
-        stem = f"smallnorb-5x{'46789' if train else '01235'}x9x18x6x2x96x96-{'training' if train else 'testing'}"
-        return [f"{stem}-{part}.mat.gz" for part in ("dat", "cat", "info")]
-    if base in ("smallnorb-parquet", "smallnorb-zip"):
-        return [f"{'train' if train else 'test'}.{base.removeprefix('smallnorb-')}"]
+    files = [] if stand_in else sources.files(base)
     if base == "affnist":
-        return ["training_and_validation_batches.zip" if split == "training_and_validation" else f"{split}.mat.zip"]
-    return ["cifar-10-binary.tar.gz" if base == "cifar10" else "cifar10-jpeg.zip"]
+        return [file.path for file in files if file.name.startswith(base_split)]
+    train = base_split in ("train", *PARTS)  # a set has one file of all images, or names those of training so
+    return [file.path for file in files if len(files) == 1 or ("train" in file.name) == train]

@@ -111,7 +111,7 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
 
 
 def files(dataset: str) -> list[SourceFile]:
-    """Return the official files of a base set.
+    """Return the official files of a base set. Those of a split are in the order in which they are read.
 
     Raises:
         UserError: there is no such data set; the message names the nearest.

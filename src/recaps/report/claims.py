@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,12 +20,17 @@ Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+/[a-z0-9-]+/[a-z0-9-]+$")]
 
 
 class Measure(Section):
-    """The metric that measures a claim: rows of `metrics.csv`, one per seed."""
+    """The metric that measures a claim: rows of `metrics.csv`, one per seed. In YAML, also `<variant>/<metric>`."""
 
     variant: Name
     """A variant of the claim's paper, or a row of its study."""
     metric: Name
     """A metric of that variant, e.g. `svm-affnist-b`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return dict(zip(("variant", "metric"), value.split("/", 1), strict=False)) if isinstance(value, str) else value
 
     def __str__(self) -> str:
         return f"{self.variant}/{self.metric}"
@@ -176,7 +182,8 @@ KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Numbe
 def read(file: Path) -> list[Claim]:
     """Return the claims of a YAML file, in its order.
 
-    An entry `shared` holds keys that the claims after it have in common, until the next such entry.
+    An entry `shared` holds keys that the claims after it have in common, until the next such entry. If a claim has a
+    key `with`, its words fill the gaps in texts: `{set: MNIST}` fills `$set`. `$name` is the last part of its id.
 
     Raises:
         UserError: one line naming the file, the claim, the key and the nearest valid one.
@@ -192,14 +199,12 @@ def read(file: Path) -> list[Claim]:
             shared = row["shared"]
         else:
             claims.append(_claim(shared | dict(row) if isinstance(row, Mapping) else row, f"{file}: entry {place}"))
-    numbers: set[str] = set()
     seen: set[str] = set()
     for claim in claims:
         if claim.id in seen:
             raise UserError(f"{file}: {claim.id}: this id occurs twice; rename one")
         seen.add(claim.id)
-        if isinstance(claim, Number):
-            numbers.add(claim.id)
+    numbers = {claim.id for claim in claims if isinstance(claim, Number)}
     for claim in claims:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
@@ -224,7 +229,22 @@ def _claim(row: Any, where: str) -> Claim:
     kind = str(row.get("kind", ""))
     if kind not in KINDS:
         raise UserError(f"{where}: kind: there is no kind '{kind}'{nearest(kind, KINDS)}")
+    if isinstance(words := row.get("with"), Mapping):
+        others = {key: value for key, value in row.items() if key != "with"}
+        row = _filled(others, {"name": str(row.get("id")).rpartition("/")[2], **words}, where)
     return check(KINDS[kind], row, where)
+
+
+def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:
+    """A claim's value with words for the gaps in its texts."""
+    if isinstance(value, Mapping):
+        return {key: _filled(each, words, where) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, words, where) for each in value]
+    try:
+        return re.sub(r"\$([a-z]\w*)", lambda gap: str(words[gap[1]]), value) if isinstance(value, str) else value
+    except KeyError as error:
+        raise UserError(f"{where}: with: no word '{error.args[0]}'{nearest(error.args[0], words)}") from error
 
 
 def _decided(claims: list[Claim], deciding: Deciding, where: str) -> list[Claim]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from PIL import Image, UnidentifiedImageError
 
 from recaps.config.load import Project
 from recaps.config.variant import Output, Paper
@@ -99,18 +99,12 @@ def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bo
 
 def read_picture(file: Path, files: Layout, linked: bool = False) -> dict[str, Any]:
     """Return the address of a picture as `image`, and its `width` and `height` in pixels."""
-    width, height = _png_size(file)
+    try:
+        with Image.open(file, formats=["PNG"]) as picture:
+            width, height = picture.size
+    except UnidentifiedImageError as error:
+        raise UserError(f"{file}: not a PNG image; delete it and draw it again") from error
     return {"image": _source(file, files, "image/png", linked), "width": width, "height": height}
-
-
-def _png_size(file: Path) -> tuple[int, int]:
-    """Width and height in pixels, from the file's header."""
-    with open(file, "rb") as stream:
-        head = stream.read(24)
-    if len(head) < 24 or head[:8] != b"\x89PNG\r\n\x1a\n":
-        raise UserError(f"{file}: not a PNG image; delete it and draw it again")
-    width, height = struct.unpack(">II", head[16:24])
-    return width, height
 
 
 def _source(file: Path, files: Layout, kind: str, linked: bool) -> str:

@@ -38,6 +38,9 @@ TITLES = {
     "conjecture": "Conjectures: the authors did not test them",
 }
 
+#: The columns that are as in `claims.yaml`.
+OF_CLAIM = ("id", "paper", "where", "statement", "reason", "kind", "unit", "quoted", "role", "decides", "note")
+
 #: The verdicts on claims that other runs might still change.
 OPEN = (NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
@@ -112,20 +115,10 @@ def _row(
     found = {measure: measured.get((claim.measured_in, measure.variant, measure.metric)) for measure in claim.measures}
     present = {measure: item for measure, item in found.items() if item is not None}
     base = Row(
-        id=claim.id,
-        paper=claim.paper,
-        where=claim.where,
-        statement=claim.statement,
         published=published_text(claim),
         tolerance=claim.tolerance if isinstance(claim, Number) else math.nan,
-        reason=claim.reason,
-        kind=claim.kind,
-        unit=claim.unit,
-        quoted=claim.quoted,
-        role=claim.role,
-        decides=claim.decides,
-        note=claim.note,
         beside=(claim.beside or "") if isinstance(claim, Number) else "",
+        **{name: getattr(claim, name) for name in OF_CLAIM},
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]

@@ -24,7 +24,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[n
     def take(dataset: str, **counts: int) -> None:
         folder = tmp_path / dataset
         table = []
-        for path in sorted(folder.iterdir()):
+        for path in filter(Path.exists, [folder / file.name for file in sources.files(dataset)]):
             digest = None if dataset == "affnist" else hashlib.sha256(path.read_bytes()).hexdigest()
             table.append(sources.SourceFile(dataset, path.name, (), None, digest))
         monkeypatch.setitem(sources._SOURCES, dataset, tuple(table))

@@ -76,6 +76,8 @@ def test_every_claim_gives_its_reason() -> None:
         ({"tolerence": 1}, "unknown key 'tolerence' (did you mean 'tolerance'?)"),
         ({"kind": "nummber"}, "there is no kind 'nummber' (did you mean 'number'?)"),
         ({"measure": {"variant": "a", "metric": "b", "metrik": "b"}}, "'measure.metrik' (did you mean 'metric'?)"),
+        ({"measure": "sparsecaps"}, "measure.metric: "),
+        ({"measure": "sparsecaps/svm/mnist"}, "'svm/mnist' is not a name"),
         ({"published": "high"}, "published: "),
         ({"published": math.nan}, "published: "),
         ({"tolerance": 0}, "tolerance: "),
@@ -161,6 +163,16 @@ def test_mistakes_in_what_would_decide(tmp_path: Path, deciding: Any, message: s
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml: no such file"):
         read(tmp_path / "none.yaml")
+
+
+def test_claims_fill_the_gaps_of_what_they_share(tmp_path: Path) -> None:
+    shared = {"measure": "$name/error", "statement": "The error of $model, $$5."}
+    words = {name: {"id": f"sparse/table-1/{name}", "with": {"model": name.upper()}} for name in ("l1", "l2")}
+    first, second = read(write(tmp_path, *(NUMBER | shared | each for each in words.values())))
+    assert (first.statement, str(first.measures[0])) == ("The error of L1, $$5.", "l1/error")
+    assert (second.statement, str(second.measures[0])) == ("The error of L2, $$5.", "l2/error")
+    with pytest.raises(UserError, match=r"with: no word 'model' \(did you mean 'modell'\?\)"):
+        read(write(tmp_path, NUMBER | shared | {"with": {"modell": "L1"}}))
 
 
 def test_claims_share_keys_until_the_next_entry_that_shares(tmp_path: Path) -> None:
