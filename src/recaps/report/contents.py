@@ -33,47 +33,21 @@ class Run:
     history: charts.Curve
 
 
-@dataclass(frozen=True)
-class Table:
-    name: str
-    output: Output
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numeric: Sequence[bool]
-    data: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    name: str
-    output: Output
-    image: str
-    width: int
-    height: int
-    data: str
-    shown: str
-
-    @property
-    def broad(self) -> bool:
-        """Whether the figure needs the whole width of the page."""
-        return self.width >= 1000 and self.width > 1.7 * self.height
-
-
-def read_table(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> Table | None:
+def read_table(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> dict[str, Any] | None:
     """Return a table, rounded as in its Markdown file, or None if it was not made. `linked`: link to its data."""
     data, text, _ = files.table(paper, name)
     if not data.exists():
         return None
     lines = text.read_text(encoding="utf-8").splitlines()
     columns, _, *rows = (line[2:-2].split(" | ") for line in lines if line.startswith("| "))
-    return Table(
-        name=name,
-        output=output,
-        columns=columns,
-        rows=rows,
-        numeric=[_is_numeric([row[place] for row in rows]) for place in range(len(columns))],
-        data=_source(data, files, "text/csv", linked),
-    )
+    return {
+        "name": name,
+        "output": output,
+        "columns": columns,
+        "rows": rows,
+        "numeric": [_is_numeric([row[place] for row in rows]) for place in range(len(columns))],
+        "data": _source(data, files, "text/csv", linked),
+    }
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
@@ -82,19 +56,20 @@ def _is_numeric(column: Sequence[str]) -> bool:
     return bool(filled) and all(cell.lstrip("<>≥≤±-+ ")[:1].isdigit() for cell in filled)
 
 
-def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> Figure | None:
+def read_figure(files: Layout, paper: str, name: str, output: Output, linked: bool = False) -> dict[str, Any] | None:
     """Return a figure with its data, or None if it was not made. `linked`: link to picture and data."""
     _, image, data = files.figure(paper, name)
     if not image.exists():
         return None
-    shown = files.shown(paper)
-    return Figure(
-        name=name,
-        output=output,
-        shown=read_json(shown).get(name, "") if shown.exists() else "",
-        data=_source(data, files, "text/csv", linked) if data.exists() else "",
-        **read_picture(image, files, linked),
-    )
+    shown, picture = files.shown(paper), read_picture(image, files, linked)
+    return picture | {
+        "name": name,
+        "output": output,
+        "shown": read_json(shown).get(name, "") if shown.exists() else "",
+        "data": _source(data, files, "text/csv", linked) if data.exists() else "",
+        # Whether it needs the whole width of the page.
+        "broad": picture["width"] >= 1000 and picture["width"] > 1.7 * picture["height"],
+    }
 
 
 def read_picture(file: Path, files: Layout, linked: bool = False) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from recaps.io import read_json, write_text
 from recaps.layout import Layout
 from recaps.papers import FOLDER, names
 from recaps.report import claims, scorecard
+from recaps.report.measured import read_metrics
 from recaps.report.verdicts import DIRECTION, NOT_REPRODUCED, NOT_RUN, REPRODUCED
 
 FILE = "findings.md.j2"
@@ -44,9 +45,7 @@ class Numbers:
     def __init__(self, record: Path, paper: str) -> None:
         files = Layout(record)
         self.paper, self.folder, self.files = paper, FOLDER / paper, files
-        self.metrics = pd.DataFrame(columns=["variant", "metric", "value"])
-        if files.metrics(paper).exists():
-            self.metrics = pd.read_csv(files.metrics(paper))
+        self.metrics = read_metrics(filter(Path.exists, [files.metrics(paper)]))
         self.card = scorecard.load(files.scorecard()[0]).set_index("id")
         values = claims.printed(claims.read(self.folder / "claims.yaml")).values()
         self.values = {(each.variant, each.metric): each.value for each in values}

@@ -137,7 +137,7 @@ def _section(
     paper, card = project.every[name], card[card["paper"] == name]
     tables = [table for key, output in paper.tables.items() if (table := read_table(files, name, key, output, linked))]
     figures = [made for key, output in paper.figures.items() if (made := read_figure(files, name, key, output, linked))]
-    drawn = {table.name for table in tables} | {figure.name for figure in figures}
+    drawn = {each["name"] for each in (*tables, *figures)}
     points = FEW_POINTS if linked else MOST_POINTS
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
     page = f"src/recaps/papers/{of(name)}/README.md"

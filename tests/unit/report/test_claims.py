@@ -68,6 +68,7 @@ def test_every_claim_gives_its_reason() -> None:
     for claim in CLAIMS:
         assert len(claim.reason) > 20, claim.id
         assert claim.statement.endswith("."), claim.id
+        assert "$" not in repr(claim), f"{claim.id}: fill the gap by `with`"
 
 
 @pytest.mark.parametrize(
