@@ -34,8 +34,6 @@ rule score_claims:
     params:
         identity=plan.identity("score_claims"),
         papers=list(plan.project.papers),
-        left_out=plan.left_out,
-        own=plan.own_data,
     message:
         "Scorecard of scale {wildcards.scale}"
     script:
@@ -64,7 +62,6 @@ rule build_report:
         "../envs/recaps.yaml"
     params:
         identity=plan.identity("build_report"),
-        project=lambda wildcards: plan.settings(),
     message:
         "Report of scale {wildcards.scale}: {output.html}"
     script:

@@ -49,12 +49,17 @@ class Identities:
                 "variants": self.plan.timed_variants(names),
                 **self.plan.timing_options(names),
             },
-            "read_model": lambda names: {name: value(names) for name, value in self.reading().items()},
+            "read_model": lambda names: {
+                "latents": self.plan.latents_of(names),
+                "probes": self.plan.probes_of(names),
+                "test": self.plan.probed_set(names),
+                "heads": self.plan.unfitted_heads(names),
+            },
             "evaluate_heads": self.plan.fitted_heads,
             "record_run": self._measuring,
             "collect_metrics": self.plan.measured,
-            "draw_tables": lambda names: self._identity_of_drawing(names.paper, "tables"),
-            "draw_figures": lambda names: self._identity_of_drawing(names.paper, "figures"),
+            "draw_tables": lambda names: self.plan.drawn(names.paper, "tables"),
+            "draw_figures": lambda names: self.plan.drawn(names.paper, "figures"),
             "score_claims": lambda names: {
                 "left_out": self.plan.left_out(names),
                 "own": self.plan.own_data(names),
@@ -93,26 +98,12 @@ class Identities:
             "build_report": drawing("build_report"),
         }
 
-    def reading(self) -> dict[str, Callable[[Any], Any]]:
-        """Return the settings of what is read from a trained model."""
-        plan = self.plan
-        return {
-            "latents": plan.latents_of,
-            "probes": plan.probes_of,
-            "test": plan.probed_set,
-            "heads": plan.unfitted_heads,
-        }
-
     def read_model_codes(self, wildcards: Any) -> dict[str, str]:
         """Return what stands for the modules that compute latents, and for those that compute probes."""
         variant = self.plan.variant(wildcards)
         latents = ["recaps.evaluation.latents", *family(variant)]
         probes = [*latents, "recaps.evaluation.probes", *probes_of(wildcards.paper, variant)]
         return {name: key({"modules": modules(roots)}) for name, roots in (("latents", latents), ("probes", probes))}
-
-    def heads_code(self, wildcards: Any) -> str:
-        """Return what stands for the modules that fit heads."""
-        return key({"modules": modules(["recaps.evaluation.heads"])})
 
     def _official(self, wildcards: Any) -> dict[str, str | None]:
         """Return the digests of the official files that a split is made from."""
@@ -172,10 +163,6 @@ class Identities:
             "beside": self.plan.beside_of(wildcards),
             **({"measure": measure} if (measure := self._measure_of(wildcards)) else {}),
         }
-
-    def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
-        """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
-        return self.plan.drawn(paper, kind) | {"printed": checks.printed_by(paper)}
 
 
 def probes_of(paper: str, variant: Variant) -> list[str]:

@@ -118,18 +118,14 @@ def needed(jobs: Sequence[Job], files: Iterable[str]) -> list[Job]:
 
 def params(plan: Plan, stage: str) -> dict[str, Callable[[Any], Any]]:
     """Return the params of a stage that belongs to a set, a run or a timing, as functions of its wildcards."""
-    identities = plan.identities
     own: dict[str, dict[str, Callable[[Any], Any]]] = {
-        "prepare_dataset": {"source": plan.preparation},
-        "train_variant": {"settings": plan.training, "has_model_of": plan.has_model_of},
-        "time_steps": {"variants": plan.timed_variants, "options": plan.timing_options},
-        "read_model": {**identities.reading(), "codes": identities.read_model_codes},
-        "evaluate_heads": {"heads": plan.fitted_heads, "kept": plan.kept_heads, "code": identities.heads_code},
+        "train_variant": {"has_model_of": plan.has_model_of},
+        "read_model": {"codes": plan.identities.read_model_codes},
         "record_run": {"project": plan.measured_variant, "beside": plan.beside_of},
     }
     # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
     kept = {"checkpoints": plan.checkpoints} if stage not in ("prepare_dataset", "time_steps") else {}
-    return {"identity": plan.identity(stage), **kept, **own[stage]}
+    return {"identity": plan.identity(stage), **kept, **own.get(stage, {})}
 
 
 def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:

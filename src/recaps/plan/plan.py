@@ -375,10 +375,6 @@ class Plan:
             if (settings.head(wildcards.variant, head).kind != "argmax") == fitted
         }
 
-    def kept_heads(self, wildcards: Any) -> str:
-        """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
-        return str(Path(self.checkpoints(wildcards), layout.HEADS))
-
     def _evaluation(self, paper: Paper, head: Head, protocol: str) -> dict[str, Any]:
         # Its title may change without a new fit; the report takes it from the configuration.
         rules = paper.protocols[protocol].model_dump(mode="json") | {"title": protocol}
@@ -452,16 +448,14 @@ class Plan:
         outputs: Mapping[str, Output] = getattr(self.project.every[paper], kind)
         return {
             "identity": lambda wildcards: self.identity(f"draw_{kind}")(Names(paper=paper)),
-            "project": lambda wildcards: self.drawn(paper, kind),
-            "printed": lambda wildcards: checks.printed_by(paper),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
     def drawn(self, paper: str, kind: str) -> dict[str, Any]:
-        """Return the settings of a paper without its tables, or without its figures."""
+        """Return what tables or figures depend on: the paper's settings without the others, and what it prints."""
         values = self.settings(paper)
         values[self._kind(paper)][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
-        return values
+        return values | {"printed": checks.printed_by(paper)}
 
     def left_out(self, wildcards: Any) -> dict[str, Any]:
         """Return the parts of the papers that are left out."""
