@@ -88,11 +88,11 @@ targets = {
     "heads": ("The results of all heads", "all heads", plan.heads()),
     "tables": ("All tables", "all tables", plan.tables()),
     "figures": ("All figures", "all figures", plan.figures()),
-    "papers": ("All papers: runs, tables, figures and metrics", "all papers", plan.papers()),
-    "studies": ("All studies: their runs and tables", "all studies", plan.studies()),
+    "papers": ("All papers: runs, tables, figures and metrics", "all papers", plan.papers(plan.project.papers)),
+    "studies": ("All studies: their runs and tables", "all studies", plan.papers(plan.project.studies)),
     "scorecard": ("Every claim: published, ours, verdict", "the scorecard", plan.scorecard()),
     "report": ("The report: all results on one HTML page", "the report", plan.report()),
-    **{name: (None, name, plan.paper(name)) for name in plan.project.every},
+    **{name: (None, name, plan.papers([name])) for name in plan.project.every},
 }
 for name, (about, done, made) in targets.items():
 

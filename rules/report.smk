@@ -5,7 +5,7 @@ csv, md, json, png = files.scorecard()
 
 rule score_claims:
     input:
-        claims=plan.claims(),
+        claims=plan.written("claims.yaml"),
         metrics=plan.metrics(),
         records=plan.records(plan.with_claims()),
         again=again("score_claims"),
@@ -51,7 +51,7 @@ rule build_report:
         timings=plan.timings(),
         records=plan.records(),
         datasets=plan.datasets(),
-        readings=plan.readings(),
+        readings=plan.written("README.md"),
         again=again("build_report"),
     output:
         html=files.report(),

@@ -239,7 +239,7 @@ def test_studies_of_papers_are_targets_of_their_own() -> None:
     plan = Plan(project())
     assert "sparse.svm" in plan.project.studies
     assert not [file for file in plan.everything() if "sparse.svm" in file]
-    assert "results/smoke/papers/sparse.svm/table.csv" in plan.studies()
+    assert "results/smoke/papers/sparse.svm/table.csv" in plan.papers(plan.project.studies)
     assert "sparse.svm" in plan.any_of("paper").replace("\\", "").split("|")
 
 

@@ -99,7 +99,8 @@ def every(plan: Plan) -> list[Job]:
         if settings.figures:
             drawn = [*plan.figures(paper), str(plan.files.shown(paper))]
             add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
-    add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records(plan.with_claims())], plan.scorecard())
+    judged = [*plan.written("claims.yaml"), *plan.metrics(), *plan.records(plan.with_claims())]
+    add("score_claims", judged, plan.scorecard())
     drawn = [*plan.tables(*plan.project.reported), *plan.figures(*plan.project.reported)]
     read = [*plan.scorecard(), *plan.metrics(), *plan.heads(), *plan.timings(), *plan.shown_runs(), *plan.records()]
     add("build_report", [*drawn, *read, *plan.datasets()], [plan.report()])
@@ -121,7 +122,7 @@ def params(plan: Plan, stage: str) -> dict[str, Callable[[Any], Any]]:
     own: dict[str, dict[str, Callable[[Any], Any]]] = {
         "train_variant": {"has_model_of": plan.has_model_of},
         "read_model": {"codes": plan.identities.read_model_codes},
-        "record_run": {"project": plan.measured_variant, "beside": plan.beside_of},
+        "record_run": {"project": plan.measured_variant, "beside": plan.beside},
     }
     # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
     kept = {"checkpoints": plan.checkpoints} if stage not in ("prepare_dataset", "time_steps") else {}

@@ -24,13 +24,11 @@ from recaps.config.studies import Row
 from recaps.config.variant import Output, Paper, Variant
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
-from recaps.io import short
+from recaps.io import digest_of, short
 from recaps.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
 from recaps.plan import checks, jobs
 from recaps.plan.identities import Identities
 from recaps.plan.jobs import Job, Names
-
-Inputs = dict[str, Any]
 
 #: Settings that change no number, or that are merged into others.
 MACHINE = {
@@ -156,14 +154,11 @@ class Plan:
             "measured": [str(run / file) for file in MEASURED_FILES],
         }
 
-    def beside(self, paper: str, variant: str, seed: int) -> dict[str, int]:
+    def beside(self, wildcards: Any) -> dict[str, int]:
         """Return the variants whose runs the record of a run needs, each with its seed."""
-        variants = self.project.every[paper].variants
-        seeds = {name: self.project.seeds_of(variants[name]) for name in variants[variant].beside}
+        variants, seed = self.project.every[wildcards.paper].variants, int(wildcards.seed)
+        seeds = {name: self.project.seeds_of(variants[name]) for name in variants[wildcards.variant].beside}
         return {name: seed if seed in each else each[0] for name, each in seeds.items()}
-
-    def beside_of(self, wildcards: Any) -> dict[str, int]:
-        return self.beside(wildcards.paper, wildcards.variant, int(wildcards.seed))
 
     def models(self) -> list[str]:
         return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
@@ -215,33 +210,23 @@ class Plan:
     def report(self) -> str:
         return str(self.files.report())
 
-    def paper(self, name: str) -> list[str]:
-        """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
-        inputs = self.metrics_inputs(Names(paper=name))
-        runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
-        drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
-        return list(dict.fromkeys([*drawn, *inputs, *runs]))
-
-    def papers(self) -> list[str]:
-        """Return all files of all papers."""
-        return list(dict.fromkeys(file for paper in self.project.papers for file in self.paper(paper)))
-
-    def studies(self) -> list[str]:
-        """Return all files of all studies."""
-        return list(dict.fromkeys(file for study in self.project.studies for file in self.paper(study)))
+    def papers(self, names: Iterable[str]) -> list[str]:
+        """Return all files of papers and studies: tables, figures, metrics, their inputs, and all files of the runs."""
+        files = list[str]()
+        for name in names:
+            files += [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
+            files += self.metrics_inputs(Names(paper=name))
+            files += [file for run in self.runs([name]) for each in self.of_run(*run).values() for file in each]
+        return list(dict.fromkeys(files))
 
     def everything(self) -> list[str]:
         """Return all files. A target names each of them, as Snakemake does not replace other missing files."""
-        made = [file for name in self.project.reported for file in self.paper(name)]
+        made = self.papers(self.project.reported)
         return list(dict.fromkeys([*self.prepared(), *made, *self.scorecard(), self.report()]))
 
-    def readings(self) -> list[str]:
-        """Return the pages of the papers."""
-        return [str(checks.paper_file(paper, "README.md")) for paper in self.project.papers]
-
-    def claims(self) -> list[str]:
-        """Return the claims of the papers."""
-        return [str(checks.paper_file(paper, "claims.yaml")) for paper in self.project.papers]
+    def written(self, file: str) -> list[str]:
+        """Return a file that each paper's folder has, `README.md` or `claims.yaml`."""
+        return [str(checks.paper_file(paper, file)) for paper in self.project.papers]
 
     # Inputs of the rules
 
@@ -278,9 +263,9 @@ class Plan:
         variant = self.variant(wildcards)
         return self.dataset_files(self.project.resolve(variant.test)) if variant.training.evaluate_every else []
 
-    def timing_sets(self, wildcards: Any) -> Inputs:
+    def timing_sets(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the training set of each variant of a timing, by the variant's name."""
-        timed = self.timed(wildcards).items()
+        timed = self.project.timed(wildcards.paper, wildcards.timing).items()
         return {name: self.dataset_files(self.project.resolve(variant.data)) for name, variant in timed}
 
     def read_sets(self, wildcards: Any) -> list[str]:
@@ -322,18 +307,17 @@ class Plan:
         """Return the folder of a run's checkpoints and lease."""
         return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed))
 
-    def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
-        """Return the settings of `training` for each variant of a timing."""
-        return {name: _training(variant) for name, variant in self.timed(wildcards).items()}
-
-    def timing_options(self, wildcards: Any) -> dict[str, Any]:
+    def timing(self, wildcards: Any) -> dict[str, Any]:
+        """Return the options of a timing, and the settings of `training` for each of its variants."""
+        timed = self.project.timed(wildcards.paper, wildcards.timing).items()
         timing = self.project.every[wildcards.paper].timings[wildcards.timing]
-        return timing.model_dump(mode="json", exclude={"variants", "networks"})
+        variants = {name: _training(variant) for name, variant in timed}
+        return timing.model_dump(mode="json", exclude={"networks"}) | {"variants": variants}
 
     def measured_inputs(self, wildcards: Any) -> list[str]:
         """Return what the record of a run is made of: its files, the sets of its data, and the runs beside it."""
         paper, variant, seed = wildcards.paper, wildcards.variant, int(wildcards.seed)
-        runs = {variant: seed, **self.beside(paper, variant, seed)}
+        runs = {variant: seed, **self.beside(wildcards)}
         made = [self.of_run(paper, *run) for run in runs.items()]
         own = self.variant(wildcards)
         sets = [self.project.resolve(name) for name in own.images]
@@ -354,17 +338,15 @@ class Plan:
             found[used] = None if n is None or known is None else max(n, known)
         return found
 
-    def probes_of(self, wildcards: Any) -> dict[str, int]:
-        """Return the probes of a variant, each with its number of images."""
-        return dict(self.variant(wildcards).probes)
-
-    def probed_set(self, wildcards: Any) -> str:
-        """Return the set that probes are computed on, by its name at this scale."""
-        return self.project.resolve(self.variant(wildcards).test)
-
-    def unfitted_heads(self, wildcards: Any) -> dict[str, Any]:
-        """Return the heads that need no fit."""
-        return self.fitted_heads(wildcards, fitted=False)
+    def reading(self, wildcards: Any) -> dict[str, Any]:
+        """Return what is read from a model: latents, probes (their images are of `test`), and heads without a fit."""
+        variant = self.variant(wildcards)
+        return {
+            "latents": self.latents_of(wildcards),
+            "probes": dict(variant.probes),
+            "test": self.project.resolve(variant.test),
+            "heads": self.fitted_heads(wildcards, fitted=False),
+        }
 
     def fitted_heads(self, wildcards: Any, *, fitted: bool = True) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
@@ -457,14 +439,14 @@ class Plan:
         values[self._kind(paper)][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
         return values | {"printed": checks.printed_by(paper)}
 
-    def left_out(self, wildcards: Any) -> dict[str, Any]:
-        """Return the parts of the papers that are left out."""
-        return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
-
-    def own_data(self, wildcards: Any) -> dict[str, list[str]]:
-        """Return the user's own data by the papers that use them, e.g. `mine in place of mnist`."""
-        found = {paper: self.project.own_data(paper) for paper in self.project.papers}
-        return {paper: names for paper, names in found.items() if names}
+    def judging(self, wildcards: Any) -> dict[str, Any]:
+        """Return what the scorecard depends on: claims, what is left out, and the user's own data by paper."""
+        own = {paper: self.project.own_data(paper) for paper in self.project.papers}
+        return {
+            "left_out": {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()},
+            "own": {paper: names for paper, names in own.items() if names},
+            "claims": {file: digest_of(Path(file)) for file in self.written("claims.yaml")},
+        }
 
     def gpus(self, wildcards: Any) -> int:
         """Return the GPUs of a job: one if it asks for CUDA, or would use a GPU of this machine."""
@@ -554,10 +536,6 @@ class Plan:
             where = checks.paper_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
-
-    def timed(self, wildcards: Any) -> dict[str, Variant]:
-        """Return the variants of a timing."""
-        return self.project.timed(wildcards.paper, wildcards.timing)
 
 
 def _training(variant: Variant) -> dict[str, Any]:
