@@ -60,14 +60,7 @@ trained = named(files.run(), RUN_FILES)
 
 
 wildcard_constraints:
-    scale=plan.any_of("scale"),
-    paper=plan.any_of("paper"),
-    variant=plan.any_of("variant"),
-    seed=r"\d+",
-    dataset=plan.any_of("dataset"),
-    split=plan.any_of("split"),
-    timing=plan.any_of("timing"),
-    file="[^/]+",
+    **plan.patterns(),
 
 
 include: "rules/data.smk"

@@ -53,10 +53,10 @@ def dense(**settings: Any) -> dict[str, Any]:
 
 def test_names_with_dashes_are_told_apart(plan: Any) -> None:
     smoke = plan()
-    latents = re.compile(f"({smoke.any_of('dataset')})-({smoke.any_of('split')})")
+    latents = re.compile(f"({smoke.patterns()['dataset']})-({smoke.patterns()['split']})")
     assert latents.fullmatch("mnist-40-shifted-test").groups() == ("mnist-40-shifted", "test")
-    assert re.fullmatch(smoke.any_of("scale"), "smoke")
-    assert not re.fullmatch(smoke.any_of("scale"), "desk")
+    assert re.fullmatch(smoke.patterns()["scale"], "smoke")
+    assert not re.fullmatch(smoke.patterns()["scale"], "desk")
 
 
 def timed(networks: str | None = None, **output: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
 
 def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
     smoke, names = plan(**timed()), wildcards(timing="steps")
-    assert re.fullmatch(smoke.any_of("timing"), "steps")
+    assert re.fullmatch(smoke.patterns()["timing"], "steps")
     assert list(smoke.timing_sets(names)) == ["convnet", "dense"]
     assert smoke.timing_sets(names)["dense"] == smoke.training_set(wildcards())
     timing = smoke.timing(names)
@@ -369,7 +369,7 @@ def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
     files = [*desk.datasets(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
     assert files
     assert not [file for file in files if "cifar" in file]
-    assert "cifar-dr" not in desk.any_of("variant")
+    assert "cifar-dr" not in desk.patterns()["variant"]
     assert not [
         file
         for file in desk.shown("discriminative", desk.project.papers["discriminative"].tables.values())

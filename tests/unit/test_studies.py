@@ -240,7 +240,7 @@ def test_studies_of_papers_are_targets_of_their_own() -> None:
     assert "sparse.svm" in plan.project.studies
     assert not [file for file in plan.everything() if "sparse.svm" in file]
     assert "results/smoke/papers/sparse.svm/table.csv" in plan.papers(plan.project.studies)
-    assert "sparse.svm" in plan.any_of("paper").replace("\\", "").split("|")
+    assert "sparse.svm" in plan.patterns()["paper"].replace("\\", "").split("|")
 
 
 def test_own_studies_are_made_with_everything() -> None:

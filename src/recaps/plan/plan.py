@@ -103,10 +103,8 @@ class Plan:
         self.identity, self.params = self.identities.of, functools.partial(jobs.params, self)
         checks.check(project)
 
-    # Wildcards
-
-    def any_of(self, kind: str) -> str:
-        """Return the pattern of the names that a wildcard may take."""
+    def patterns(self) -> dict[str, str]:
+        """Return the pattern of what each wildcard may be."""
         papers = self.project.every.values()
         names: dict[str, Iterable[str]] = {
             "scale": [self.scale],
@@ -116,7 +114,9 @@ class Plan:
             "variant": {name for paper in papers for name in paper.variants},
             "timing": {name for paper in papers for name in paper.timings},
         }
-        return "|".join(re.escape(name) for name in sorted(names[kind], key=lambda name: (-len(name), name)))
+        longest_first = {kind: sorted(each, key=lambda name: (-len(name), name)) for kind, each in names.items()}
+        named = {kind: "|".join(map(re.escape, each)) for kind, each in longest_first.items()}
+        return {**named, "seed": r"\d+", "file": "[^/]+"}
 
     # Targets
 
