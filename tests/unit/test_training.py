@@ -31,7 +31,6 @@ from resuming import same
 from safetensors.torch import load_file
 from torch import nn
 
-from recaps import processes
 from recaps.arrays import Arrays, read
 from recaps.config.training import Training
 from recaps.datasets.preparation import prepare
@@ -47,7 +46,7 @@ from recaps.training import checkpoint, device, loop, machine, timing
 from recaps.training.batches import Batches
 from recaps.training.images import Images, shifted
 from recaps.training.interruption import Interrupted, StopRequests
-from recaps.training.lease import Lease
+from recaps.training.lease import Lease, this_process
 from recaps.training.randomness import batch_indices, generator
 from recaps.training.run import train
 from recaps.training.saved import load_model
@@ -885,7 +884,7 @@ def test_a_requeued_job_takes_over_its_own_lease(tmp_path: Path, monkeypatch: py
 def test_a_lease_that_another_process_took_first_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at a dead holder's lease and its removal, another process may take it."""
     file = leave_lease(tmp_path, host=socket.gethostname(), pid=2**30)
-    rename, faster = os.rename, {**processes.this(), "job": None, "token": "faster"}
+    rename, faster = os.rename, {**this_process(), "job": None, "token": "faster"}
 
     def late(source: Path, target: Path) -> None:
         if json.loads(file.read_text())["token"] == "theirs":
