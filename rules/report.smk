@@ -42,15 +42,7 @@ rule score_claims:
 
 rule build_report:
     input:
-        scorecard=plan.scorecard(),
-        tables=plan.tables(*plan.project.reported),
-        figures=plan.figures(*plan.project.reported),
-        shown=plan.shown_runs(),
-        metrics=plan.metrics(),
-        heads=plan.heads(),
-        timings=plan.timings(),
-        records=plan.records(),
-        datasets=plan.datasets(),
+        plan.behind_report(),
         readings=plan.written("README.md"),
         again=again("build_report"),
     output:

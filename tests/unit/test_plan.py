@@ -90,7 +90,7 @@ def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
         f"results/smoke/datasets/mnist/test/{file}" for file in DATASET_FILES
     ]
     every = plan(**sparse("dense", training={"evaluate_every": 5}, data="mnist-rotated/train"), papers=["sparse"])
-    assert "results/smoke/datasets/mnist-rotated/test/record.json" in every.datasets()
+    assert "results/smoke/datasets/mnist-rotated/test/record.json" in every.prepared()
 
 
 def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
@@ -177,8 +177,8 @@ def test_stand_ins_need_no_raw_files(plan: Any) -> None:
 
 def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
     desk = plan(scale="desk")
-    assert "results/desk/datasets/affnist-generated/test/record.json" in desk.datasets()
-    assert not [file for file in desk.datasets() if "/affnist/" in file]
+    assert "results/desk/datasets/affnist-generated/test/record.json" in desk.prepared()
+    assert not [file for file in desk.prepared() if "/affnist/" in file]
     protocol = desk.fitted_heads(wildcards())["svm"]["affnist-b"]["protocol"]
     assert (protocol["fit"]["set"], protocol["test"]["set"]) == ("mnist-40/train", "affnist-generated/test")
     wanted = desk.latents_of(wildcards())
@@ -189,7 +189,7 @@ def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
 @pytest.mark.parametrize("copy", ["smallnorb-parquet", "smallnorb-zip"])
 def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -> None:
     desk = plan(scale="desk", datasets={"smallnorb": copy})
-    prepared = {file.split("/")[3] for file in desk.datasets() if "smallnorb" in file}
+    prepared = {file.split("/")[3] for file in desk.prepared() if "smallnorb" in file}
     assert prepared == {f"{copy}-48", f"{copy}-48-azimuth", f"{copy}-48-elevation"}
     files = desk.raw_files(wildcards(dataset=f"{copy}-48-azimuth", split="novel"))
     assert files == [f"data/{copy}/test.{copy.removeprefix('smallnorb-')}"]
@@ -198,7 +198,7 @@ def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -
     options = smoke.preparation(wildcards(dataset=f"{copy}-48", split="train"))["options"]
     assert options == {"limit": 300, "average": 0}, "those of smallnorb-48 at this scale"
     without = plan(scale="desk", datasets={"smallnorb": copy}, without=[copy])
-    assert not [file for file in without.datasets() if "smallnorb" in file]
+    assert not [file for file in without.prepared() if "smallnorb" in file]
 
 
 def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replacement(plan: Any) -> None:
@@ -366,7 +366,7 @@ def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any)
 
 def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
     desk = plan(scale="desk", papers=["sparse", "discriminative"], without=["cifar10"])
-    files = [*desk.datasets(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
+    files = [*desk.prepared(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
     assert files
     assert not [file for file in files if "cifar" in file]
     assert "cifar-dr" not in desk.patterns()["variant"]

@@ -101,9 +101,7 @@ def every(plan: Plan) -> list[Job]:
             add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
     judged = [*plan.written("claims.yaml"), *plan.metrics(), *plan.records(plan.with_claims())]
     add("score_claims", judged, plan.scorecard())
-    drawn = [*plan.tables(*plan.project.reported), *plan.figures(*plan.project.reported)]
-    read = [*plan.scorecard(), *plan.metrics(), *plan.heads(), *plan.timings(), *plan.shown_runs(), *plan.records()]
-    add("build_report", [*drawn, *read, *plan.datasets()], [plan.report()])
+    add("build_report", plan.behind_report(), [plan.report()])
     return made
 
 

@@ -120,12 +120,8 @@ class Plan:
 
     # Targets
 
-    def datasets(self) -> list[str]:
-        """Return the records of all prepared sets that the papers and the user's studies use."""
-        return [str(self.files.dataset(name) / "record.json") for name in self.sets(self.project.reported)]
-
     def prepared(self) -> list[str]:
-        """Return all files of these sets."""
+        """Return all files of the prepared sets that the papers and the user's studies use."""
         return [file for name in self.sets(self.project.reported) for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
@@ -200,15 +196,19 @@ class Plan:
         made = [(paper, name) for paper in papers or self.project.papers for name in self.project.every[paper].figures]
         return [str(file) for paper, name in made for file in self.files.figure(paper, name)]
 
-    def shown_runs(self) -> list[str]:
-        """Return the files that name the runs which figures show."""
-        return [str(self.files.shown(name)) for name, paper in self.project.reported.items() if paper.figures]
-
     def scorecard(self) -> list[str]:
         return [*map(str, self.files.scorecard()), *(str(self.files.verdicts(paper)) for paper in self.project.papers)]
 
     def report(self) -> str:
         return str(self.files.report())
+
+    def behind_report(self) -> list[str]:
+        """Return what the report is made of, besides the pages of the papers."""
+        reported = self.project.reported
+        shown = [str(self.files.shown(name)) for name, paper in reported.items() if paper.figures]
+        sets = [str(self.files.dataset(name) / "record.json") for name in self.sets(reported)]
+        numbers = [*self.scorecard(), *self.metrics(), *self.heads(), *self.timings(), *shown, *self.records()]
+        return [*self.tables(*reported), *self.figures(*reported), *numbers, *sets]
 
     def papers(self, names: Iterable[str]) -> list[str]:
         """Return all files of papers and studies: tables, figures, metrics, their inputs, and all files of the runs."""
