@@ -386,39 +386,34 @@ class Plan:
         """The number of images in each split of the user's own data."""
         return {name: own.sizes(Path(each.path), each.test_fraction) for name, each in self.project.own.items()}
 
-    def settings(self, paper: str | None = None) -> dict[str, Any]:
+    def settings(self, paper: str | None = None, **changes: Any) -> dict[str, Any]:
         """Return the configuration without the settings that change no number.
 
-        With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, and
-        neither `left_out`, which no drawing shows, nor `elsewhere`.
+        With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, with
+        changed parts if there are `changes`, and neither `left_out`, which no drawing shows, nor `elsewhere`.
         """
-        values = self.project.model_dump(mode="json", exclude={"config": MACHINE})
+        project = self.project
         if paper:
-            kind = self._kind(paper)
-            values |= {"papers": {}, "studies": {}} | {kind: {paper: values[kind][paper]}}
+            kind = "studies" if paper in project.studies else "papers"
+            alone = {paper: project.every[paper].model_copy(update=changes)}
+            project = project.model_copy(update={"papers": {}, "studies": {}, kind: alone})
+        values = project.model_dump(mode="json", exclude={"config": MACHINE})
+        if paper:
             del values["left_out"], values["elsewhere"]
             values["scale"]["description"] = ""
         return values
 
-    def _kind(self, paper: str) -> str:
-        """Return the part of the project that holds a paper or a study."""
-        return "studies" if paper in self.project.studies else "papers"
-
     def measured(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings of a paper without its tables and figures: these change no metric."""
-        values = self.settings(wildcards.paper)
-        paper = values[self._kind(wildcards.paper)][wildcards.paper]
-        paper |= {key: {} for key in ("tables", "figures", "study", "changes") if key in paper}
+        values = self.settings(wildcards.paper, tables={}, figures={})
+        for study in values["studies"].values():
+            study |= {"study": {}, "changes": {}}
         return values
 
     def measured_variant(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings of a paper with the run's variant and those beside it alone."""
-        paper = self.project.every[wildcards.paper]
-        kept = {"variants": self.with_beside(wildcards), "timings": {}, "tables": {}, "figures": {}}
-        alone = {self._kind(wildcards.paper): {wildcards.paper: paper.model_copy(update=kept)}}
-        none: dict[str, Any] = {"papers": {}, "studies": {}, "left_out": {}, "elsewhere": {}}
-        project = self.project.model_copy(update={**none, **alone})
-        return project.model_dump(mode="json", exclude={"config": MACHINE})
+        variants = self.with_beside(wildcards)
+        return self.settings(wildcards.paper, variants=variants, timings={}, tables={}, figures={})
 
     def with_beside(self, wildcards: Any) -> dict[str, Variant]:
         """Return a run's variant and those that its record needs."""
@@ -435,9 +430,8 @@ class Plan:
 
     def drawn(self, paper: str, kind: str) -> dict[str, Any]:
         """Return what tables or figures depend on: the paper's settings without the others, and what it prints."""
-        values = self.settings(paper)
-        values[self._kind(paper)][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
-        return values | {"printed": checks.printed_by(paper)}
+        others = "figures" if kind == "tables" else "tables"
+        return self.settings(paper, **{others: {}}) | {"printed": checks.printed_by(paper)}
 
     def judging(self, wildcards: Any) -> dict[str, Any]:
         """Return what the scorecard depends on: claims, what is left out, and the user's own data by paper."""
