@@ -84,9 +84,9 @@ def test_one_run_per_variant_and_seed(plan: Any) -> None:
 
 
 def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
-    assert plan().evaluation_set(wildcards()) == []
+    assert plan().training_inputs(wildcards())["test"] == []
     supcaps = plan(**sparse("supcaps-28", training={"evaluate_every": 5}), papers=["sparse"])
-    assert supcaps.evaluation_set(wildcards(variant="supcaps-28")) == [
+    assert supcaps.training_inputs(wildcards(variant="supcaps-28"))["test"] == [
         f"results/smoke/datasets/mnist/test/{file}" for file in DATASET_FILES
     ]
     every = plan(**sparse("dense", training={"evaluate_every": 5}, data="mnist-rotated/train"), papers=["sparse"])
@@ -97,7 +97,7 @@ def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
     smoke, names = plan(**timed()), wildcards(timing="steps")
     assert re.fullmatch(smoke.patterns()["timing"], "steps")
     assert list(smoke.timing_sets(names)) == ["convnet", "dense"]
-    assert smoke.timing_sets(names)["dense"] == smoke.training_set(wildcards())
+    assert smoke.timing_sets(names)["dense"] == smoke.training_inputs(wildcards())["dataset"]
     timing = smoke.timing(names)
     assert timing["variants"]["dense"] == smoke.training(wildcards())
     assert timing == {"variants": timing["variants"], "rounds": 3, "steps": 5, "batch_size": 32}
@@ -344,7 +344,7 @@ def test_a_job_without_snakemake_is_given_what_the_rule_gives(plan: Any) -> None
     assert train.params.identity == smoke.identity("train_variant")(wildcards())
     assert train.params.identity["settings"] == smoke.training(wildcards()) | {"seed": 0}
     assert train.params.checkpoints == smoke.checkpoints(wildcards())
-    assert (train.input.dataset, train.input.test) == (smoke.training_set(wildcards()), [])
+    assert (train.input.dataset, train.input.test) == (smoke.training_inputs(wildcards())["dataset"], [])
     assert train.output.model == Path("results/smoke/runs/sparse/dense/seed-0/model.safetensors")
     assert train.threads == 3
     data = jobs.as_snakemake(smoke, of_stage["prepare_dataset"])
@@ -552,7 +552,7 @@ def test_unknown_variant(plan: Any) -> None:
     with pytest.raises(
         UserError, match=r"^src/recaps/papers/sparse/paper\.yaml: no variant 'dens' \(did you mean 'dense'\?\)"
     ):
-        plan().training_set(wildcards(variant="dens"))
+        plan().training_inputs(wildcards(variant="dens"))
 
 
 def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

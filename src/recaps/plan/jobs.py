@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,7 @@ def every(plan: Plan) -> list[Job]:
     for paper, variant, seed in plan.runs(plan.project.every):
         run = Names(paper=paper, variant=variant, seed=seed)
         files = plan.of_run(paper, variant, seed)
-        sets = [*plan.training_set(run), *plan.evaluation_set(run)]
-        add("train_variant", [*sets, *plan.start_of(run)], files["trained"], **run)
+        add("train_variant", chain(*plan.training_inputs(run).values()), files["trained"], **run)
         if files["read"]:
             add("read_model", [*files["trained"][:2], *plan.read_sets(run)], files["read"], **run)
         if files["heads"]:
@@ -90,8 +90,8 @@ def every(plan: Plan) -> list[Job]:
     for paper, settings in plan.project.every.items():
         for timing in settings.timings:
             names = Names(paper=paper, timing=timing)
-            sets = [file for files in plan.timing_sets(names).values() for file in files]
-            add("time_steps", sets, [str(plan.files.timing(paper, timing))], **names)
+            sets = plan.timing_sets(names).values()
+            add("time_steps", chain(*sets), [str(plan.files.timing(paper, timing))], **names)
         names = Names(paper=paper)
         add("collect_metrics", plan.metrics_inputs(names), [str(plan.files.metrics(paper))], **names)
         if settings.tables:
@@ -130,10 +130,7 @@ def params(plan: Plan, stage: str) -> dict[str, Callable[[Any], Any]]:
 def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
     """Return what Snakemake would pass to the script of a job that belongs to a set or a run."""
     names = job.names
-    sets: dict[str, list[str]] = {}
-    if job.stage == "train_variant":
-        sets = {"dataset": plan.training_set(names), "test": plan.evaluation_set(names)}
-        sets["start"] = plan.start_of(names)
+    sets = plan.training_inputs(names) if job.stage == "train_variant" else {}
     return Names(
         wildcards=names,
         input=Names({Path(file).stem: file for file in reversed(job.inputs)}, every=job.inputs, **sets),

@@ -236,18 +236,21 @@ class Plan:
         files = catalogue.raw_inputs(name, wildcards.split, self.project.scale.stand_in or mine is not None)
         return [str(Path(self.data, file)) for file in files]
 
-    def training_set(self, wildcards: Any) -> list[str]:
-        return self.dataset_files(self.project.resolve(self.variant(wildcards).data))
+    def training_inputs(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return the files of a training by what they are.
 
-    def start_of(self, wildcards: Any) -> list[str]:
-        """Return the files of the run whose trained weights a row of a study has or starts from, if it does."""
-        row, owner = self.variant(wildcards), self.has_model_of(wildcards)
+        These are its training set, its test set if it evaluates on it, and those of the run whose trained weights a row
+        of a study has or starts from, if it does.
+        """
+        row, owner, seed = self.variant(wildcards), self.has_model_of(wildcards), int(wildcards.seed)
+        start: list[str] = []
         if owner:
             paper, variant = owner.split("/")
-            return self.of_run(paper, variant, int(wildcards.seed))["trained"]
-        if isinstance(row, Row) and row.start:
-            return self.of_run(wildcards.paper, row.start, int(wildcards.seed))["trained"][:1]
-        return []
+            start = self.of_run(paper, variant, seed)["trained"]
+        elif isinstance(row, Row) and row.start:
+            start = self.of_run(wildcards.paper, row.start, seed)["trained"][:1]
+        test = self.dataset_files(self.project.resolve(row.test)) if row.training.evaluate_every else []
+        return {"dataset": self.dataset_files(self.project.resolve(row.data)), "test": test, "start": start}
 
     def has_model_of(self, wildcards: Any) -> str:
         """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained."""
@@ -257,11 +260,6 @@ class Plan:
         paper, variant = row.trained.split("/")
         seeds = self.project.seeds_of(self.project.every[paper].variants[variant])
         return row.trained if int(wildcards.seed) in seeds else ""
-
-    def evaluation_set(self, wildcards: Any) -> list[str]:
-        """Return the test split if the training evaluates on it."""
-        variant = self.variant(wildcards)
-        return self.dataset_files(self.project.resolve(variant.test)) if variant.training.evaluate_every else []
 
     def timing_sets(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the training set of each variant of a timing, by the variant's name."""
