@@ -30,7 +30,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo ".venv/bin/snakemake --profile PROFILE <target>, where PROFILE is profiles/smoke, profiles/local or slurm"
-	@awk '/^rule [a-z]+:/ { name = substr($$2, 1, length($$2) - 1) } /^    """.*"""/ && name { gsub(/^ *"""|"""$$/, ""); printf "  %-22s %s\n", name, $$0; name = "" }' Snakefile
+	@awk -F '"' '/^    "[a-z]+": \("/ { printf "  %-22s %s\n", $$2, $$4 }' Snakefile
 	@for file in src/recaps/papers/*/paper.yaml; do folder="$${file%/*}"; \
 		printf "  %-22s %s\n" "$${folder##*/}" "$$(sed -n 's/^title: */Paper: /p' "$$file" | tr -d '"')"; done
 

@@ -60,14 +60,7 @@ trained = named(files.run(), RUN_FILES)
 
 
 wildcard_constraints:
-    scale=plan.any_of("scale"),
-    paper=plan.any_of("paper"),
-    variant=plan.any_of("variant"),
-    seed=r"\d+",
-    dataset=plan.any_of("dataset"),
-    split=plan.any_of("split"),
-    timing=plan.any_of("timing"),
-    file="[^/]+",
+    **plan.patterns(),
 
 
 include: "rules/data.smk"
@@ -79,108 +72,34 @@ include: "rules/papers.smk"
 include: "rules/report.smk"
 
 
-# Without a message, Snakemake prints the names of all files.
-done = f"Made, scale {plan.scale}: {{}}"
-
-
-rule all:
-    """Everything: all papers, the scorecard and the report (the default)"""
-    default_target: True
-    input:
-        plan.everything(),
-    message:
-        done.format("everything")
-
-
-rule data:
-    """The prepared data sets"""
-    input:
-        plan.prepared(),
-    message:
-        done.format("the prepared data sets")
-
-
-rule train:
-    """All trained models"""
-    input:
-        plan.models(),
-    message:
-        done.format("all trained models")
-
-
-rule latents:
-    """The latents of all trained models"""
-    input:
-        plan.latents(),
-    message:
-        done.format("all latents")
-
-
-rule heads:
-    """The results of all heads"""
-    input:
-        plan.heads(),
-    message:
-        done.format("all heads")
-
-
-rule tables:
-    """All tables"""
-    input:
-        plan.tables(),
-    message:
-        done.format("all tables")
-
-
-rule figures:
-    """All figures"""
-    input:
-        plan.figures(),
-    message:
-        done.format("all figures")
-
-
-rule papers:
-    """All papers: runs, tables, figures and metrics"""
-    input:
-        plan.papers(),
-    message:
-        done.format("all papers")
-
-
-rule studies:
-    """All studies: their runs and tables"""
-    input:
-        plan.studies(),
-    message:
-        done.format("all studies")
-
-
-rule scorecard:
-    """Every claim: published, ours, verdict"""
-    input:
-        plan.scorecard(),
-    message:
-        done.format("the scorecard")
-
-
-rule report:
-    """The report: all results on one HTML page"""
-    input:
-        plan.report(),
-    message:
-        done.format("the report")
-
-
-for name in plan.project.every:
+# The targets: what each is, in lists of them, what the last line of a run says, and the files.
+targets = {
+    "all": ("Everything: all papers, the scorecard and the report (the default)", "everything", plan.everything()),
+    "data": ("The prepared data sets", "the prepared data sets", plan.prepared()),
+    "train": ("All trained models", "all trained models", plan.models()),
+    "latents": ("The latents of all trained models", "all latents", plan.latents()),
+    "heads": ("The results of all heads", "all heads", plan.heads()),
+    "tables": ("All tables", "all tables", plan.tables()),
+    "figures": ("All figures", "all figures", plan.figures()),
+    "papers": ("All papers: runs, tables, figures and metrics", "all papers", plan.papers(plan.project.papers)),
+    "studies": ("All studies: their runs and tables", "all studies", plan.papers(plan.project.studies)),
+    "scorecard": ("Every claim: published, ours, verdict", "the scorecard", plan.scorecard()),
+    "report": ("The report: all results on one HTML page", "the report", plan.report()),
+    **{name: (None, name, plan.papers([name])) for name in plan.project.every},
+}
+for name, (about, done, made) in targets.items():
 
     rule:
         name:
             name
+        default_target: name == "all"
         input:
-            plan.paper(name),
+            made,
+        # Without a message, Snakemake prints the names of all files.
         message:
-            done.format(name)
+            f"Made, scale {plan.scale}: {done}"
+
+    workflow.get_rule(name).docstring = about
 
 
 onstart:

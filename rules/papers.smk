@@ -14,8 +14,6 @@ rule collect_metrics:
         "../envs/recaps.yaml"
     params:
         identity=plan.identity("collect_metrics"),
-        project=plan.measured,
-        printed={},
     message:
         "Metrics of {wildcards.paper}"
     script:

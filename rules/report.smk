@@ -5,7 +5,7 @@ csv, md, json, png = files.scorecard()
 
 rule score_claims:
     input:
-        claims=plan.claims(),
+        claims=plan.written("claims.yaml"),
         metrics=plan.metrics(),
         records=plan.records(plan.with_claims()),
         again=again("score_claims"),
@@ -34,8 +34,6 @@ rule score_claims:
     params:
         identity=plan.identity("score_claims"),
         papers=list(plan.project.papers),
-        left_out=plan.left_out,
-        own=plan.own_data,
     message:
         "Scorecard of scale {wildcards.scale}"
     script:
@@ -44,16 +42,8 @@ rule score_claims:
 
 rule build_report:
     input:
-        scorecard=plan.scorecard(),
-        tables=plan.tables(*plan.project.reported),
-        figures=plan.figures(*plan.project.reported),
-        shown=plan.shown_runs(),
-        metrics=plan.metrics(),
-        heads=plan.heads(),
-        timings=plan.timings(),
-        records=plan.records(),
-        datasets=plan.datasets(),
-        readings=plan.readings(),
+        plan.behind_report(),
+        readings=plan.written("README.md"),
         again=again("build_report"),
     output:
         html=files.report(),
@@ -64,7 +54,6 @@ rule build_report:
         "../envs/recaps.yaml"
     params:
         identity=plan.identity("build_report"),
-        project=lambda wildcards: plan.settings(),
     message:
         "Report of scale {wildcards.scale}: {output.html}"
     script:

@@ -3,9 +3,7 @@
 
 rule train_variant:
     input:
-        dataset=plan.training_set,
-        test=plan.evaluation_set,
-        start=plan.start_of,
+        unpack(plan.training_inputs),
         again=again("train_variant"),
     output:
         **trained,

@@ -49,11 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         return _print(compare.report(*options.folders))
     values: dict[str, Any] = merged(map(read_yaml, [options.config / "config.yaml", *options.configfile]))
-    values |= {"scale": options.scale} if options.scale else {}
-    values |= {"papers": options.papers} if options.papers else {}
-    values |= {"seeds": options.seeds} if options.seeds else {}
+    given = {"scale": options.scale, "papers": options.papers, "seeds": options.seeds, "only": options.variants}
+    values |= {key: value for key, value in given.items() if value}
     values |= {"without": options.without} if options.without is not None else {}
-    values |= {"only": options.variants} if options.variants else {}
     project = load(values, options.config)
     if options.command == "list":
         return _print(_listing(project))

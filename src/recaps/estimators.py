@@ -12,7 +12,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import safetensors.torch
@@ -95,45 +96,27 @@ def _usual_modes() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """What the two estimators share: images, training, and pickles without code."""
 
-    _default_model: str
-    seen_: tuple[tuple[int, int, int], int]
-    history_: list[dict[str, float]]
+    _default_model: ClassVar[str]
 
-    def __init__(
-        self,
-        model: str | None = None,
-        *,
-        routing: str | type | Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        steps: int = 2000,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
-        shift: int = 0,
-        validation_fraction: float = 0.0,
-        evaluate_every: int = 100,
-        patience: int = 5,
-        device: str | torch.device = "auto",
-        threads: int | None = None,
-        verbose: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.model = model
-        self.routing = routing
-        self.options = options
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.shift = shift
-        self.validation_fraction = validation_fraction
-        self.evaluate_every = evaluate_every
-        self.patience = patience
-        self.device = device
-        self.threads = threads
-        self.verbose = verbose
-        self.random_state = random_state
+    model: str | None = None
+    _: KW_ONLY
+    routing: str | type | Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
+    steps: int = 2000
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    shift: int = 0
+    validation_fraction: float = 0.0
+    evaluate_every: int = 100
+    patience: int = 5
+    device: str | torch.device = "auto"
+    threads: int | None = None
+    verbose: bool = False
+    random_state: int | np.random.RandomState | None = None
 
     # Images
 
@@ -297,7 +280,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         own = None if weights is None else weights[rows]
         batches = Batches(_Given(images[rows].to(where), target[rows].to(where), own), training, seed, where)
         held = images[held_out], target[held_out], None if weights is None else weights[held_out]
-        self.model_, self.history_, self.n_steps_ = model, [], 0
+        self.model_, self.history_, self.n_steps_ = model, list[dict[str, float]](), 0
         try:
             self._check(images[:1])
             self._take_steps(batches, held, callback, parameters)
@@ -519,6 +502,7 @@ def _decodes(estimator: CapsuleEncoder) -> bool:
     return estimator.latent in (None, "capsules", "mean") and _decoder(estimator.model_) is not None
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CapsuleEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Estimator):  # type: ignore[misc]
     """A network that describes images by capsules, mostly without labels.
 
@@ -536,42 +520,7 @@ class CapsuleEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Estimat
 
     _default_model = "sparsecaps"
 
-    def __init__(
-        self,
-        model: str | None = None,
-        *,
-        routing: str | type | Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        latent: str | None = None,
-        steps: int = 2000,
-        batch_size: int = 128,
-        learning_rate: float = 1e-3,
-        shift: int = 0,
-        validation_fraction: float = 0.0,
-        evaluate_every: int = 100,
-        patience: int = 5,
-        device: str | torch.device = "auto",
-        threads: int | None = None,
-        verbose: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            routing=routing,
-            options=options,
-            steps=steps,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            shift=shift,
-            validation_fraction=validation_fraction,
-            evaluate_every=evaluate_every,
-            patience=patience,
-            device=device,
-            threads=threads,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.latent = latent
+    latent: str | None = None
 
     def fit(
         self,

@@ -158,8 +158,8 @@ def test_own_images_have_the_shape_of_the_set_that_they_replace(
 
 def test_claims_about_other_data_are_not_judged(make: Make, tmp_path: Path) -> None:
     plan = make()
-    assert plan.own_data(None)["sparse"] == ["mine in place of mnist"]
-    claims = [Path(file) for file in plan.claims()]
+    assert plan.judging(None)["own"]["sparse"] == ["mine in place of mnist"]
+    claims = [Path(file) for file in plan.written("claims.yaml")]
     card = scorecard.make(claims, [], [], tmp_path, scale="smoke", papers=["sparse"], own={"sparse": ["mine"]})
     assert card.empty
     assert "## sparse\n\nRun on your own data (mine)." in (tmp_path / "scorecard.md").read_text()

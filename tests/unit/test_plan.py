@@ -53,10 +53,10 @@ def dense(**settings: Any) -> dict[str, Any]:
 
 def test_names_with_dashes_are_told_apart(plan: Any) -> None:
     smoke = plan()
-    latents = re.compile(f"({smoke.any_of('dataset')})-({smoke.any_of('split')})")
+    latents = re.compile(f"({smoke.patterns()['dataset']})-({smoke.patterns()['split']})")
     assert latents.fullmatch("mnist-40-shifted-test").groups() == ("mnist-40-shifted", "test")
-    assert re.fullmatch(smoke.any_of("scale"), "smoke")
-    assert not re.fullmatch(smoke.any_of("scale"), "desk")
+    assert re.fullmatch(smoke.patterns()["scale"], "smoke")
+    assert not re.fullmatch(smoke.patterns()["scale"], "desk")
 
 
 def timed(networks: str | None = None, **output: Any) -> dict[str, Any]:
@@ -71,10 +71,9 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     assert "results/smoke/papers/sparse/table-1.tex" in smoke.tables()
     measured = {file for run in smoke.runs() for file in smoke.of_run(*run)["measured"]}
     behind = {*smoke.heads(), *smoke.timings(), *smoke.records(), *measured}
-    assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.paper("sparse"))
-    assert {*smoke.models(), *smoke.latents()} <= set(smoke.paper("sparse")), "a lost model is made again"
-    assert smoke.paper("sparse") == smoke.papers()
-    assert {*smoke.paper("sparse"), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
+    assert {*smoke.tables(), *smoke.figures(), *smoke.metrics(), *behind} <= set(smoke.papers(["sparse"]))
+    assert {*smoke.models(), *smoke.latents()} <= set(smoke.papers(["sparse"])), "a lost model is made again"
+    assert {*smoke.papers(["sparse"]), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
 
 
 def test_one_run_per_variant_and_seed(plan: Any) -> None:
@@ -85,36 +84,37 @@ def test_one_run_per_variant_and_seed(plan: Any) -> None:
 
 
 def test_only_trainings_that_evaluate_read_the_test_set(plan: Any) -> None:
-    assert plan().evaluation_set(wildcards()) == []
+    assert plan().training_inputs(wildcards())["test"] == []
     supcaps = plan(**sparse("supcaps-28", training={"evaluate_every": 5}), papers=["sparse"])
-    assert supcaps.evaluation_set(wildcards(variant="supcaps-28")) == [
+    assert supcaps.training_inputs(wildcards(variant="supcaps-28"))["test"] == [
         f"results/smoke/datasets/mnist/test/{file}" for file in DATASET_FILES
     ]
     every = plan(**sparse("dense", training={"evaluate_every": 5}, data="mnist-rotated/train"), papers=["sparse"])
-    assert "results/smoke/datasets/mnist-rotated/test/record.json" in every.datasets()
+    assert "results/smoke/datasets/mnist-rotated/test/record.json" in every.prepared()
 
 
 def test_a_timing_reads_the_training_set_of_each_variant(plan: Any) -> None:
     smoke, names = plan(**timed()), wildcards(timing="steps")
-    assert re.fullmatch(smoke.any_of("timing"), "steps")
+    assert re.fullmatch(smoke.patterns()["timing"], "steps")
     assert list(smoke.timing_sets(names)) == ["convnet", "dense"]
-    assert smoke.timing_sets(names)["dense"] == smoke.training_set(wildcards())
-    assert smoke.timed_variants(names)["dense"] == smoke.training(wildcards())
-    assert smoke.timing_options(names) == {"rounds": 3, "steps": 5, "batch_size": 32}
+    assert smoke.timing_sets(names)["dense"] == smoke.training_inputs(wildcards())["dataset"]
+    timing = smoke.timing(names)
+    assert timing["variants"]["dense"] == smoke.training(wildcards())
+    assert timing == {"variants": timing["variants"], "rounds": 3, "steps": 5, "batch_size": 32}
     families = {"recaps.models.convnet", "recaps.papers.sparse.sparsecaps"}
     made = smoke.identity("time_steps")(names)
     assert {"recaps.training.timing", "recaps.training.step", *families} <= made["modules"].keys()
-    assert made["settings"]["variants"] == smoke.timed_variants(names)
-    assert made["settings"]["rounds"] == 3
+    assert made["settings"] == timing
 
 
 def test_a_timing_may_take_the_networks_of_another_scale(plan: Any) -> None:
     smoke = plan(**timed(networks="paper"))
     of_paper = plan(scale="paper", **timed())
-    made = smoke.timed_variants(wildcards(timing="steps"))["dense"]
+    timing = smoke.timing(wildcards(timing="steps"))
+    made = timing["variants"]["dense"]
     assert made["model"] == of_paper.training(wildcards())["model"] != smoke.training(wildcards())["model"]
     assert made["training"] == smoke.training(wildcards())["training"]
-    assert "networks" not in smoke.timing_options(wildcards(timing="steps"))
+    assert "networks" not in timing
 
 
 def test_what_metrics_and_drawings_read(plan: Any) -> None:
@@ -164,8 +164,8 @@ def test_what_the_record_of_a_run_reads(plan: Any) -> None:
 def test_a_run_beside_another_has_the_same_seed_or_its_first(plan: Any) -> None:
     own = {"dense": {"beside": ["supcaps", "convnet"]}, "convnet": {"seeds": [0, 7]}, "supcaps": {"seeds": [0, 5]}}
     other = plan(overrides={"sparse": {"variants": own}}, papers=["sparse"])
-    assert other.beside("sparse", "dense", 5) == {"supcaps": 5, "convnet": 0}
-    assert other.beside("sparse", "supcaps", 5) == {}
+    assert other.beside(wildcards(seed=5)) == {"supcaps": 5, "convnet": 0}
+    assert other.beside(wildcards(variant="supcaps", seed=5)) == {}
 
 
 def test_stand_ins_need_no_raw_files(plan: Any) -> None:
@@ -177,8 +177,8 @@ def test_stand_ins_need_no_raw_files(plan: Any) -> None:
 
 def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
     desk = plan(scale="desk")
-    assert "results/desk/datasets/affnist-generated/test/record.json" in desk.datasets()
-    assert not [file for file in desk.datasets() if "/affnist/" in file]
+    assert "results/desk/datasets/affnist-generated/test/record.json" in desk.prepared()
+    assert not [file for file in desk.prepared() if "/affnist/" in file]
     protocol = desk.fitted_heads(wildcards())["svm"]["affnist-b"]["protocol"]
     assert (protocol["fit"]["set"], protocol["test"]["set"]) == ("mnist-40/train", "affnist-generated/test")
     wanted = desk.latents_of(wildcards())
@@ -189,7 +189,7 @@ def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
 @pytest.mark.parametrize("copy", ["smallnorb-parquet", "smallnorb-zip"])
 def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -> None:
     desk = plan(scale="desk", datasets={"smallnorb": copy})
-    prepared = {file.split("/")[3] for file in desk.datasets() if "smallnorb" in file}
+    prepared = {file.split("/")[3] for file in desk.prepared() if "smallnorb" in file}
     assert prepared == {f"{copy}-48", f"{copy}-48-azimuth", f"{copy}-48-elevation"}
     files = desk.raw_files(wildcards(dataset=f"{copy}-48-azimuth", split="novel"))
     assert files == [f"data/{copy}/test.{copy.removeprefix('smallnorb-')}"]
@@ -198,7 +198,7 @@ def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -
     options = smoke.preparation(wildcards(dataset=f"{copy}-48", split="train"))["options"]
     assert options == {"limit": 300, "average": 0}, "those of smallnorb-48 at this scale"
     without = plan(scale="desk", datasets={"smallnorb": copy}, without=[copy])
-    assert not [file for file in without.datasets() if "smallnorb" in file]
+    assert not [file for file in without.prepared() if "smallnorb" in file]
 
 
 def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replacement(plan: Any) -> None:
@@ -211,10 +211,10 @@ def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replac
 
 def test_heads_that_are_not_fitted_are_evaluated_when_the_model_is_read(plan: Any) -> None:
     smoke, supcaps = plan(), wildcards(variant="supcaps")
-    assert smoke.unfitted_heads(supcaps)["argmax"]["mnist"]["protocol"]["fit"] is None
+    assert smoke.reading(supcaps)["heads"]["argmax"]["mnist"]["protocol"]["fit"] is None
     assert smoke.fitted_heads(supcaps) == {}
     assert smoke.of_run("sparse", "supcaps", 0)["heads"] == []
-    assert smoke.unfitted_heads(wildcards()) == {}
+    assert smoke.reading(wildcards())["heads"] == {}
     assert smoke.of_run("sparse", "dense", 0)["heads"] == ["results/smoke/runs/sparse/dense/seed-0/heads.json"]
 
 
@@ -229,15 +229,15 @@ def test_titles_and_descriptions_make_nothing_again(plan: Any) -> None:
 
 
 def test_probes_read_the_test_set_of_the_training_data(plan: Any) -> None:
-    assert plan().probed_set(wildcards()) == "mnist-40/test"
+    assert plan().reading(wildcards())["test"] == "mnist-40/test"
     other = plan(**dense(data="mnist/train"))
     assert set(other.dataset_files("mnist/test")) <= set(other.read_sets(wildcards()))
 
 
 def test_probes_are_shown_as_many_images_as_the_variant_says(plan: Any) -> None:
-    assert plan().probes_of(wildcards())["single-capsules"] == 32
+    assert plan().reading(wildcards())["probes"]["single-capsules"] == 32
     other = plan(**dense(probes={"single-capsules": 7}))
-    assert other.probes_of(wildcards()) == {"single-capsules": 7}
+    assert other.reading(wildcards())["probes"] == {"single-capsules": 7}
     assert "results/smoke/runs/sparse/dense/seed-0/probes.npz" in other.measured_inputs(wildcards())
 
 
@@ -342,16 +342,16 @@ def test_a_job_without_snakemake_is_given_what_the_rule_gives(plan: Any) -> None
     of_stage = {job.stage: job for job in smoke.jobs if job.names.get("variant", "dense") == "dense"}
     train = jobs.as_snakemake(smoke, of_stage["train_variant"], 3)
     assert train.params.identity == smoke.identity("train_variant")(wildcards())
-    assert train.params.settings == smoke.training(wildcards())
+    assert train.params.identity["settings"] == smoke.training(wildcards()) | {"seed": 0}
     assert train.params.checkpoints == smoke.checkpoints(wildcards())
-    assert (train.input.dataset, train.input.test) == (smoke.training_set(wildcards()), [])
+    assert (train.input.dataset, train.input.test) == (smoke.training_inputs(wildcards())["dataset"], [])
     assert train.output.model == Path("results/smoke/runs/sparse/dense/seed-0/model.safetensors")
     assert train.threads == 3
     data = jobs.as_snakemake(smoke, of_stage["prepare_dataset"])
     assert not hasattr(data.params, "checkpoints"), "it locks no run"
     record = jobs.as_snakemake(smoke, of_stage["record_run"])
     assert list(record.input.every) == smoke.measured_inputs(wildcards())
-    assert record.params.beside == smoke.beside("sparse", "dense", 0)
+    assert record.params.beside == smoke.beside(wildcards())
 
 
 def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any) -> None:
@@ -366,10 +366,10 @@ def test_settings_of_a_drawing_leave_out_the_machine_and_other_papers(plan: Any)
 
 def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
     desk = plan(scale="desk", papers=["sparse", "discriminative"], without=["cifar10"])
-    files = [*desk.datasets(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
+    files = [*desk.prepared(), *desk.models(), *desk.latents(), *desk.heads(), *desk.metrics_inputs(discriminative())]
     assert files
     assert not [file for file in files if "cifar" in file]
-    assert "cifar-dr" not in desk.any_of("variant")
+    assert "cifar-dr" not in desk.patterns()["variant"]
     assert not [
         file
         for file in desk.shown("discriminative", desk.project.papers["discriminative"].tables.values())
@@ -377,7 +377,7 @@ def test_what_is_left_out_is_neither_fetched_nor_made(plan: Any) -> None:
     ]
     assert "cifar-dr" not in desk.timing_sets(discriminative(timing="steps"))
     assert "mnist-dr" in desk.timing_sets(discriminative(timing="steps"))
-    assert desk.left_out(wildcards())["discriminative"]["variants"]["cifar-dr"] == ["cifar10"]
+    assert desk.judging(wildcards())["left_out"]["discriminative"]["variants"]["cifar-dr"] == ["cifar10"]
 
 
 def test_a_set_left_out_changes_no_drawing_of_another_paper(plan: Any) -> None:
@@ -552,7 +552,7 @@ def test_unknown_variant(plan: Any) -> None:
     with pytest.raises(
         UserError, match=r"^src/recaps/papers/sparse/paper\.yaml: no variant 'dens' \(did you mean 'dense'\?\)"
     ):
-        plan().training_set(wildcards(variant="dens"))
+        plan().training_inputs(wildcards(variant="dens"))
 
 
 def test_mistake_ends_the_start_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_rows_with_the_same_training_share_its_model() -> None:
     # A seed that the paper's own run does not have is trained.
     both = Plan(project({"of": "sparse/dense", "judged": "test", "seeds": [0, 4]}))
     assert [both.has_model_of(names("sparse.mine", "dense", seed)) for seed in (0, 4)] == ["sparse/dense", ""]
-    assert both.start_of(names("sparse.mine", "dense", 4)) == []
+    assert both.training_inputs(names("sparse.mine", "dense", 4))["start"] == []
     # What is left out is not made, so it has no model to share.
     alone = project({"of": "sparse/dense", "judged": "test"}, only=["supcaps"])
     assert alone.studies["sparse.mine"].variants["dense"].trained is None
@@ -239,8 +239,8 @@ def test_studies_of_papers_are_targets_of_their_own() -> None:
     plan = Plan(project())
     assert "sparse.svm" in plan.project.studies
     assert not [file for file in plan.everything() if "sparse.svm" in file]
-    assert "results/smoke/papers/sparse.svm/table.csv" in plan.studies()
-    assert "sparse.svm" in plan.any_of("paper").replace("\\", "").split("|")
+    assert "results/smoke/papers/sparse.svm/table.csv" in plan.papers(plan.project.studies)
+    assert "sparse.svm" in plan.patterns()["paper"].replace("\\", "").split("|")
 
 
 def test_own_studies_are_made_with_everything() -> None:
@@ -262,9 +262,9 @@ def test_a_row_with_the_model_of_another_needs_its_files() -> None:
     plan = Plan(project({"of": "sparse/dense", "judged": "test", "vary": {"heads.svm.C": [1, 2]}}))
     row = names("sparse.mine", "dense-c-2")
     assert plan.has_model_of(row) == "sparse/dense"
-    assert plan.start_of(row) == plan.of_run("sparse", "dense", 0)["trained"]
+    assert plan.training_inputs(row)["start"] == plan.of_run("sparse", "dense", 0)["trained"]
     assert plan.fitted_heads(row)["svm"]["mnist"]["head"]["C"] == 2
-    assert plan.start_of(names("sparse", "dense")) == []
+    assert plan.training_inputs(names("sparse", "dense"))["start"] == []
 
 
 def test_only_is_the_counterpart_of_without() -> None:

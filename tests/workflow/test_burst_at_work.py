@@ -15,9 +15,10 @@ import pytest
 from clones import Clone, Done, copy
 from places import CONFIG
 
-from recaps import io, processes
+from recaps import io
 from recaps.config.load import load
 from recaps.report import publish
+from recaps.training.lease import lives
 
 #: One run to publish, and one that takes long enough to be interrupted.
 SETTINGS = """
@@ -75,7 +76,7 @@ def test_the_whole_way(home: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with subprocess.Popen(command, cwd=first.folder, env=first.environment(), stderr=subprocess.DEVNULL) as killed:
         wait_for(lambda: any(training.glob("*/checkpoint.pt")))
         killed.kill()
-    wait_for(lambda: not any(map(processes.lives, map(io.read_json, smoke.rglob("lease.json")))))
+    wait_for(lambda: not any(map(lives, map(io.read_json, smoke.rglob("lease.json")))))
     assert not (smoke / "runs" / JUDGE / "model.safetensors").exists()
 
     short = burst(first, "--minutes", 0.5, "--grace", 20)

@@ -58,7 +58,7 @@ def test_outputs_are_drawn_from_what_they_declare(
     monkeypatch.setattr(draw, "save", lambda drawing, path: None)
     plan = Plan(project)
     for paper, settings in project.papers.items():
-        whole = {"project": plan.settings(paper), "printed": printed(read(FOLDER / paper / "claims.yaml"))}
+        whole = plan.settings(paper) | {"printed": printed(read(FOLDER / paper / "claims.yaml"))}
         wanted = [
             *(("table", name, plan.shown(paper, [output])) for name, output in settings.tables.items()),
             *(("figure", name, plan.shown(paper, [output])) for name, output in settings.figures.items()),
@@ -71,7 +71,8 @@ def test_outputs_are_drawn_from_what_they_declare(
                 (root / file).symlink_to(finished.folder / file)
             made = root / f"results/smoke/papers/{paper}/{name}.csv"
             made.parent.mkdir(parents=True, exist_ok=True)
-            results = saved_results(SimpleNamespace(params=SimpleNamespace(**whole), output=[made]))
+            params = SimpleNamespace(identity={"settings": whole})
+            results = saved_results(SimpleNamespace(params=params, output=[made]))
             if kind == "metrics":
                 write_metrics(results)
             else:

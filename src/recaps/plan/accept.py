@@ -24,7 +24,7 @@ from recaps import provenance
 from recaps.errors import UserError
 from recaps.identity import differences
 from recaps.io import read_json, write_json
-from recaps.plan.identities import family, probes_of
+from recaps.plan.identities import probes_of
 from recaps.plan.jobs import Job
 from recaps.plan.modules import modules
 from recaps.plan.plan import Plan
@@ -111,7 +111,7 @@ def _doubt(state: State, job: Job, source: Path) -> str:
         return f"made with another {', '.join(differing)} than that of the commit in its record"
     variant = state.plan.variant(job.names)
     tested = ["recaps.training.testing"] if not variant.training.evaluate_every else []  # else it matters to no run
-    run = modules(["recaps.training.step", *tested, *family(variant), *probes_of(job.names.paper, variant)])
+    run = modules(["recaps.training.step", *tested, *variant.model.modules, *probes_of(job.names.paper, variant)])
     if others := [name for name in _changed(state, job) if name in job.identity()["modules"] and name not in run]:
         return f"the first steps do not run {', '.join(others)}"
     return ""

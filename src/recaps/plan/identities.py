@@ -45,24 +45,17 @@ class Identities:
         return {
             "prepare_dataset": lambda names: self.plan.preparation(names) | {"files": self._official(names)},
             "train_variant": lambda names: self.plan.training(names) | {"seed": int(names.seed)},
-            "time_steps": lambda names: {
-                "variants": self.plan.timed_variants(names),
-                **self.plan.timing_options(names),
-            },
-            "read_model": lambda names: {name: value(names) for name, value in self.reading().items()},
+            "time_steps": self.plan.timing,
+            "read_model": self.plan.reading,
             "evaluate_heads": self.plan.fitted_heads,
             "record_run": self._measuring,
             "collect_metrics": self.plan.measured,
-            "draw_tables": lambda names: self._identity_of_drawing(names.paper, "tables"),
-            "draw_figures": lambda names: self._identity_of_drawing(names.paper, "figures"),
-            "score_claims": lambda names: {
-                "left_out": self.plan.left_out(names),
-                "own": self.plan.own_data(names),
-                "claims": {file: digest_of(Path(file)) for file in self.plan.claims()},
-            },
+            "draw_tables": lambda names: self.plan.drawn(names.paper, "tables"),
+            "draw_figures": lambda names: self.plan.drawn(names.paper, "figures"),
+            "score_claims": self.plan.judging,
             "build_report": lambda names: {
                 "project": self.plan.settings(),
-                "readings": {file: digest_of(Path(file)) for file in self.plan.readings()},
+                "readings": {file: digest_of(Path(file)) for file in self.plan.written("README.md")},
             },
         }
 
@@ -77,12 +70,18 @@ class Identities:
 
         def reading(names: Any) -> dict[str, str]:
             variant = self.plan.variant(names)
-            return modules([*READING, *family(variant), *probes_of(names.paper, variant)])
+            return modules([*READING, *variant.model.modules, *probes_of(names.paper, variant)])
+
+        def timing(names: Any) -> dict[str, str]:
+            timed = self.plan.project.timed(names.paper, names.timing).values()
+            return modules(
+                [*TRAINING, "recaps.training.timing", *(name for each in timed for name in each.model.modules)]
+            )
 
         return {
             "prepare_dataset": self._preparing,
-            "train_variant": lambda names: modules([*TRAINING, *family(self.plan.variant(names))]),
-            "time_steps": lambda names: modules([*TRAINING, "recaps.training.timing", *self._timed_families(names)]),
+            "train_variant": lambda names: modules([*TRAINING, *self.plan.variant(names).model.modules]),
+            "time_steps": timing,
             "read_model": reading,
             "evaluate_heads": lambda names: modules(["recaps.evaluation.heads"]),
             "record_run": lambda names: modules(self._recording(names)),
@@ -93,26 +92,12 @@ class Identities:
             "build_report": drawing("build_report"),
         }
 
-    def reading(self) -> dict[str, Callable[[Any], Any]]:
-        """Return the settings of what is read from a trained model."""
-        plan = self.plan
-        return {
-            "latents": plan.latents_of,
-            "probes": plan.probes_of,
-            "test": plan.probed_set,
-            "heads": plan.unfitted_heads,
-        }
-
     def read_model_codes(self, wildcards: Any) -> dict[str, str]:
         """Return what stands for the modules that compute latents, and for those that compute probes."""
         variant = self.plan.variant(wildcards)
-        latents = ["recaps.evaluation.latents", *family(variant)]
+        latents = ["recaps.evaluation.latents", *variant.model.modules]
         probes = [*latents, "recaps.evaluation.probes", *probes_of(wildcards.paper, variant)]
         return {name: key({"modules": modules(roots)}) for name, roots in (("latents", latents), ("probes", probes))}
-
-    def heads_code(self, wildcards: Any) -> str:
-        """Return what stands for the modules that fit heads."""
-        return key({"modules": modules(["recaps.evaluation.heads"])})
 
     def _official(self, wildcards: Any) -> dict[str, str | None]:
         """Return the digests of the official files that a split is made from."""
@@ -137,7 +122,7 @@ class Identities:
 
     def _recording(self, wildcards: Any) -> list[str]:
         """Return the modules that measure a run: the paper's own, and the families of the models that it loads."""
-        families = {module for each in self.plan.with_beside(wildcards).values() for module in family(each)}
+        families = {module for each in self.plan.with_beside(wildcards).values() for module in each.model.modules}
         paper = f"recaps.papers.{of(wildcards.paper)}"
         measured = self._measure_of(wildcards)
         more = [f"{paper}.{measured.partition(':')[0]}"] if measured else []
@@ -154,9 +139,6 @@ class Identities:
         study = self.plan.project.studies.get(wildcards.paper)
         return study.study.measure if study else None
 
-    def _timed_families(self, wildcards: Any) -> list[str]:
-        return sorted({module for variant in self.plan.timed(wildcards).values() for module in family(variant)})
-
     def _measuring(self, wildcards: Any) -> dict[str, Any]:
         """Return what a record depends on: no titles, and no other seeds."""
         paper = self.plan.project.every[wildcards.paper]
@@ -169,21 +151,11 @@ class Identities:
             "heads": untitled(paper.heads),
             "protocols": untitled(paper.protocols),
             "datasets": self.plan.project.replaced,
-            "beside": self.plan.beside_of(wildcards),
+            "beside": self.plan.beside(wildcards),
             **({"measure": measure} if (measure := self._measure_of(wildcards)) else {}),
         }
-
-    def _identity_of_drawing(self, paper: str, kind: str) -> dict[str, Any]:
-        """Return what tables or figures depend on: the settings of the paper, and the numbers that it prints."""
-        return self.plan.drawn(paper, kind) | {"printed": checks.printed_by(paper)}
 
 
 def probes_of(paper: str, variant: Variant) -> list[str]:
     """Return the module of the variant's probes."""
     return [f"recaps.papers.{of(paper)}.probes"] if variant.probes else []
-
-
-def family(variant: Variant) -> list[str]:
-    """Return the modules that a variant's model is imported from by name."""
-    modules: list[str] = variant.model.modules
-    return modules

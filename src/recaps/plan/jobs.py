@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,7 @@ def every(plan: Plan) -> list[Job]:
     for paper, variant, seed in plan.runs(plan.project.every):
         run = Names(paper=paper, variant=variant, seed=seed)
         files = plan.of_run(paper, variant, seed)
-        sets = [*plan.training_set(run), *plan.evaluation_set(run)]
-        add("train_variant", [*sets, *plan.start_of(run)], files["trained"], **run)
+        add("train_variant", chain(*plan.training_inputs(run).values()), files["trained"], **run)
         if files["read"]:
             add("read_model", [*files["trained"][:2], *plan.read_sets(run)], files["read"], **run)
         if files["heads"]:
@@ -90,8 +90,8 @@ def every(plan: Plan) -> list[Job]:
     for paper, settings in plan.project.every.items():
         for timing in settings.timings:
             names = Names(paper=paper, timing=timing)
-            sets = [file for files in plan.timing_sets(names).values() for file in files]
-            add("time_steps", sets, [str(plan.files.timing(paper, timing))], **names)
+            sets = plan.timing_sets(names).values()
+            add("time_steps", chain(*sets), [str(plan.files.timing(paper, timing))], **names)
         names = Names(paper=paper)
         add("collect_metrics", plan.metrics_inputs(names), [str(plan.files.metrics(paper))], **names)
         if settings.tables:
@@ -99,10 +99,9 @@ def every(plan: Plan) -> list[Job]:
         if settings.figures:
             drawn = [*plan.figures(paper), str(plan.files.shown(paper))]
             add("draw_figures", plan.shown(paper, settings.figures.values()), drawn, **names)
-    add("score_claims", [*plan.claims(), *plan.metrics(), *plan.records(plan.with_claims())], plan.scorecard())
-    drawn = [*plan.tables(*plan.project.reported), *plan.figures(*plan.project.reported)]
-    read = [*plan.scorecard(), *plan.metrics(), *plan.heads(), *plan.timings(), *plan.shown_runs(), *plan.records()]
-    add("build_report", [*drawn, *read, *plan.datasets()], [plan.report()])
+    judged = [*plan.written("claims.yaml"), *plan.metrics(), *plan.records(plan.with_claims())]
+    add("score_claims", judged, plan.scorecard())
+    add("build_report", plan.behind_report(), [plan.report()])
     return made
 
 
@@ -118,27 +117,20 @@ def needed(jobs: Sequence[Job], files: Iterable[str]) -> list[Job]:
 
 def params(plan: Plan, stage: str) -> dict[str, Callable[[Any], Any]]:
     """Return the params of a stage that belongs to a set, a run or a timing, as functions of its wildcards."""
-    identities = plan.identities
     own: dict[str, dict[str, Callable[[Any], Any]]] = {
-        "prepare_dataset": {"source": plan.preparation},
-        "train_variant": {"settings": plan.training, "has_model_of": plan.has_model_of},
-        "time_steps": {"variants": plan.timed_variants, "options": plan.timing_options},
-        "read_model": {**identities.reading(), "codes": identities.read_model_codes},
-        "evaluate_heads": {"heads": plan.fitted_heads, "kept": plan.kept_heads, "code": identities.heads_code},
-        "record_run": {"project": plan.measured_variant, "beside": plan.beside_of},
+        "train_variant": {"has_model_of": plan.has_model_of},
+        "read_model": {"codes": plan.identities.read_model_codes},
+        "record_run": {"project": plan.measured_variant, "beside": plan.beside},
     }
     # No output: Snakemake deletes the outputs of a failed job, and the next attempt needs the checkpoints.
     kept = {"checkpoints": plan.checkpoints} if stage not in ("prepare_dataset", "time_steps") else {}
-    return {"identity": plan.identity(stage), **kept, **own[stage]}
+    return {"identity": plan.identity(stage), **kept, **own.get(stage, {})}
 
 
 def as_snakemake(plan: Plan, job: Job, threads: int | None = None) -> Names:
     """Return what Snakemake would pass to the script of a job that belongs to a set or a run."""
     names = job.names
-    sets: dict[str, list[str]] = {}
-    if job.stage == "train_variant":
-        sets = {"dataset": plan.training_set(names), "test": plan.evaluation_set(names)}
-        sets["start"] = plan.start_of(names)
+    sets = plan.training_inputs(names) if job.stage == "train_variant" else {}
     return Names(
         wildcards=names,
         input=Names({Path(file).stem: file for file in reversed(job.inputs)}, every=job.inputs, **sets),

@@ -52,7 +52,6 @@ HOUSEKEEPING = (
     "recaps.nn.routing.registry",
     "recaps.npz",
     "recaps.papers",
-    "recaps.processes",
     "recaps.provenance",
     "recaps.training.checkpoint",
     "recaps.training.interruption",

@@ -24,13 +24,11 @@ from recaps.config.studies import Row
 from recaps.config.variant import Output, Paper, Variant
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
-from recaps.io import short
+from recaps.io import digest_of, short
 from recaps.layout import DATASET_FILES, MEASURED_FILES, READ_FILES, RECORD_FILES, RUN_FILES, Layout
 from recaps.plan import checks, jobs
 from recaps.plan.identities import Identities
 from recaps.plan.jobs import Job, Names
-
-Inputs = dict[str, Any]
 
 #: Settings that change no number, or that are merged into others.
 MACHINE = {
@@ -105,10 +103,8 @@ class Plan:
         self.identity, self.params = self.identities.of, functools.partial(jobs.params, self)
         checks.check(project)
 
-    # Wildcards
-
-    def any_of(self, kind: str) -> str:
-        """Return the pattern of the names that a wildcard may take."""
+    def patterns(self) -> dict[str, str]:
+        """Return the pattern of what each wildcard may be."""
         papers = self.project.every.values()
         names: dict[str, Iterable[str]] = {
             "scale": [self.scale],
@@ -118,16 +114,14 @@ class Plan:
             "variant": {name for paper in papers for name in paper.variants},
             "timing": {name for paper in papers for name in paper.timings},
         }
-        return "|".join(re.escape(name) for name in sorted(names[kind], key=lambda name: (-len(name), name)))
+        longest_first = {kind: sorted(each, key=lambda name: (-len(name), name)) for kind, each in names.items()}
+        named = {kind: "|".join(map(re.escape, each)) for kind, each in longest_first.items()}
+        return {**named, "seed": r"\d+", "file": "[^/]+"}
 
     # Targets
 
-    def datasets(self) -> list[str]:
-        """Return the records of all prepared sets that the papers and the user's studies use."""
-        return [str(self.files.dataset(name) / "record.json") for name in self.sets(self.project.reported)]
-
     def prepared(self) -> list[str]:
-        """Return all files of these sets."""
+        """Return all files of the prepared sets that the papers and the user's studies use."""
         return [file for name in self.sets(self.project.reported) for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
@@ -156,14 +150,11 @@ class Plan:
             "measured": [str(run / file) for file in MEASURED_FILES],
         }
 
-    def beside(self, paper: str, variant: str, seed: int) -> dict[str, int]:
+    def beside(self, wildcards: Any) -> dict[str, int]:
         """Return the variants whose runs the record of a run needs, each with its seed."""
-        variants = self.project.every[paper].variants
-        seeds = {name: self.project.seeds_of(variants[name]) for name in variants[variant].beside}
+        variants, seed = self.project.every[wildcards.paper].variants, int(wildcards.seed)
+        seeds = {name: self.project.seeds_of(variants[name]) for name in variants[wildcards.variant].beside}
         return {name: seed if seed in each else each[0] for name, each in seeds.items()}
-
-    def beside_of(self, wildcards: Any) -> dict[str, int]:
-        return self.beside(wildcards.paper, wildcards.variant, int(wildcards.seed))
 
     def models(self) -> list[str]:
         return [str(self.files.run(*run) / "model.safetensors") for run in self.runs()]
@@ -205,43 +196,37 @@ class Plan:
         made = [(paper, name) for paper in papers or self.project.papers for name in self.project.every[paper].figures]
         return [str(file) for paper, name in made for file in self.files.figure(paper, name)]
 
-    def shown_runs(self) -> list[str]:
-        """Return the files that name the runs which figures show."""
-        return [str(self.files.shown(name)) for name, paper in self.project.reported.items() if paper.figures]
-
     def scorecard(self) -> list[str]:
         return [*map(str, self.files.scorecard()), *(str(self.files.verdicts(paper)) for paper in self.project.papers)]
 
     def report(self) -> str:
         return str(self.files.report())
 
-    def paper(self, name: str) -> list[str]:
-        """Return all files of one paper: tables, figures, metrics, the inputs of these, and all files of its runs."""
-        inputs = self.metrics_inputs(Names(paper=name))
-        runs = [file for run in self.runs([name]) for files in self.of_run(*run).values() for file in files]
-        drawn = [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
-        return list(dict.fromkeys([*drawn, *inputs, *runs]))
+    def behind_report(self) -> list[str]:
+        """Return what the report is made of, besides the pages of the papers."""
+        reported = self.project.reported
+        shown = [str(self.files.shown(name)) for name, paper in reported.items() if paper.figures]
+        sets = [str(self.files.dataset(name) / "record.json") for name in self.sets(reported)]
+        numbers = [*self.scorecard(), *self.metrics(), *self.heads(), *self.timings(), *shown, *self.records()]
+        return [*self.tables(*reported), *self.figures(*reported), *numbers, *sets]
 
-    def papers(self) -> list[str]:
-        """Return all files of all papers."""
-        return list(dict.fromkeys(file for paper in self.project.papers for file in self.paper(paper)))
-
-    def studies(self) -> list[str]:
-        """Return all files of all studies."""
-        return list(dict.fromkeys(file for study in self.project.studies for file in self.paper(study)))
+    def papers(self, names: Iterable[str]) -> list[str]:
+        """Return all files of papers and studies: tables, figures, metrics, their inputs, and all files of the runs."""
+        files = list[str]()
+        for name in names:
+            files += [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
+            files += self.metrics_inputs(Names(paper=name))
+            files += [file for run in self.runs([name]) for each in self.of_run(*run).values() for file in each]
+        return list(dict.fromkeys(files))
 
     def everything(self) -> list[str]:
         """Return all files. A target names each of them, as Snakemake does not replace other missing files."""
-        made = [file for name in self.project.reported for file in self.paper(name)]
+        made = self.papers(self.project.reported)
         return list(dict.fromkeys([*self.prepared(), *made, *self.scorecard(), self.report()]))
 
-    def readings(self) -> list[str]:
-        """Return the pages of the papers."""
-        return [str(checks.paper_file(paper, "README.md")) for paper in self.project.papers]
-
-    def claims(self) -> list[str]:
-        """Return the claims of the papers."""
-        return [str(checks.paper_file(paper, "claims.yaml")) for paper in self.project.papers]
+    def written(self, file: str) -> list[str]:
+        """Return a file that each paper's folder has, `README.md` or `claims.yaml`."""
+        return [str(checks.paper_file(paper, file)) for paper in self.project.papers]
 
     # Inputs of the rules
 
@@ -251,18 +236,21 @@ class Plan:
         files = catalogue.raw_inputs(name, wildcards.split, self.project.scale.stand_in or mine is not None)
         return [str(Path(self.data, file)) for file in files]
 
-    def training_set(self, wildcards: Any) -> list[str]:
-        return self.dataset_files(self.project.resolve(self.variant(wildcards).data))
+    def training_inputs(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return the files of a training by what they are.
 
-    def start_of(self, wildcards: Any) -> list[str]:
-        """Return the files of the run whose trained weights a row of a study has or starts from, if it does."""
-        row, owner = self.variant(wildcards), self.has_model_of(wildcards)
+        These are its training set, its test set if it evaluates on it, and those of the run whose trained weights a row
+        of a study has or starts from, if it does.
+        """
+        row, owner, seed = self.variant(wildcards), self.has_model_of(wildcards), int(wildcards.seed)
+        start: list[str] = []
         if owner:
             paper, variant = owner.split("/")
-            return self.of_run(paper, variant, int(wildcards.seed))["trained"]
-        if isinstance(row, Row) and row.start:
-            return self.of_run(wildcards.paper, row.start, int(wildcards.seed))["trained"][:1]
-        return []
+            start = self.of_run(paper, variant, seed)["trained"]
+        elif isinstance(row, Row) and row.start:
+            start = self.of_run(wildcards.paper, row.start, seed)["trained"][:1]
+        test = self.dataset_files(self.project.resolve(row.test)) if row.training.evaluate_every else []
+        return {"dataset": self.dataset_files(self.project.resolve(row.data)), "test": test, "start": start}
 
     def has_model_of(self, wildcards: Any) -> str:
         """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained."""
@@ -273,14 +261,9 @@ class Plan:
         seeds = self.project.seeds_of(self.project.every[paper].variants[variant])
         return row.trained if int(wildcards.seed) in seeds else ""
 
-    def evaluation_set(self, wildcards: Any) -> list[str]:
-        """Return the test split if the training evaluates on it."""
-        variant = self.variant(wildcards)
-        return self.dataset_files(self.project.resolve(variant.test)) if variant.training.evaluate_every else []
-
-    def timing_sets(self, wildcards: Any) -> Inputs:
+    def timing_sets(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the training set of each variant of a timing, by the variant's name."""
-        timed = self.timed(wildcards).items()
+        timed = self.project.timed(wildcards.paper, wildcards.timing).items()
         return {name: self.dataset_files(self.project.resolve(variant.data)) for name, variant in timed}
 
     def read_sets(self, wildcards: Any) -> list[str]:
@@ -322,18 +305,17 @@ class Plan:
         """Return the folder of a run's checkpoints and lease."""
         return str(self.files.checkpoints(wildcards.paper, wildcards.variant, wildcards.seed))
 
-    def timed_variants(self, wildcards: Any) -> dict[str, dict[str, Any]]:
-        """Return the settings of `training` for each variant of a timing."""
-        return {name: _training(variant) for name, variant in self.timed(wildcards).items()}
-
-    def timing_options(self, wildcards: Any) -> dict[str, Any]:
+    def timing(self, wildcards: Any) -> dict[str, Any]:
+        """Return the options of a timing, and the settings of `training` for each of its variants."""
+        timed = self.project.timed(wildcards.paper, wildcards.timing).items()
         timing = self.project.every[wildcards.paper].timings[wildcards.timing]
-        return timing.model_dump(mode="json", exclude={"variants", "networks"})
+        variants = {name: _training(variant) for name, variant in timed}
+        return timing.model_dump(mode="json", exclude={"networks"}) | {"variants": variants}
 
     def measured_inputs(self, wildcards: Any) -> list[str]:
         """Return what the record of a run is made of: its files, the sets of its data, and the runs beside it."""
         paper, variant, seed = wildcards.paper, wildcards.variant, int(wildcards.seed)
-        runs = {variant: seed, **self.beside(paper, variant, seed)}
+        runs = {variant: seed, **self.beside(wildcards)}
         made = [self.of_run(paper, *run) for run in runs.items()]
         own = self.variant(wildcards)
         sets = [self.project.resolve(name) for name in own.images]
@@ -354,17 +336,15 @@ class Plan:
             found[used] = None if n is None or known is None else max(n, known)
         return found
 
-    def probes_of(self, wildcards: Any) -> dict[str, int]:
-        """Return the probes of a variant, each with its number of images."""
-        return dict(self.variant(wildcards).probes)
-
-    def probed_set(self, wildcards: Any) -> str:
-        """Return the set that probes are computed on, by its name at this scale."""
-        return self.project.resolve(self.variant(wildcards).test)
-
-    def unfitted_heads(self, wildcards: Any) -> dict[str, Any]:
-        """Return the heads that need no fit."""
-        return self.fitted_heads(wildcards, fitted=False)
+    def reading(self, wildcards: Any) -> dict[str, Any]:
+        """Return what is read from a model: latents, probes (their images are of `test`), and heads without a fit."""
+        variant = self.variant(wildcards)
+        return {
+            "latents": self.latents_of(wildcards),
+            "probes": dict(variant.probes),
+            "test": self.project.resolve(variant.test),
+            "heads": self.fitted_heads(wildcards, fitted=False),
+        }
 
     def fitted_heads(self, wildcards: Any, *, fitted: bool = True) -> dict[str, Any]:
         """Return the settings of a variant's heads by head and protocol, with the names of the sets at this scale."""
@@ -374,10 +354,6 @@ class Plan:
             for head, protocols in self.variant(wildcards).heads.items()
             if (settings.head(wildcards.variant, head).kind != "argmax") == fitted
         }
-
-    def kept_heads(self, wildcards: Any) -> str:
-        """Return the folder of finished heads, which is no output: Snakemake deletes the outputs of a failed job."""
-        return str(Path(self.checkpoints(wildcards), layout.HEADS))
 
     def _evaluation(self, paper: Paper, head: Head, protocol: str) -> dict[str, Any]:
         # Its title may change without a new fit; the report takes it from the configuration.
@@ -408,39 +384,34 @@ class Plan:
         """The number of images in each split of the user's own data."""
         return {name: own.sizes(Path(each.path), each.test_fraction) for name, each in self.project.own.items()}
 
-    def settings(self, paper: str | None = None) -> dict[str, Any]:
+    def settings(self, paper: str | None = None, **changes: Any) -> dict[str, Any]:
         """Return the configuration without the settings that change no number.
 
-        With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, and
-        neither `left_out`, which no drawing shows, nor `elsewhere`.
+        With the name of a paper, the result has only what its metrics, tables and figures depend on: this paper, with
+        changed parts if there are `changes`, and neither `left_out`, which no drawing shows, nor `elsewhere`.
         """
-        values = self.project.model_dump(mode="json", exclude={"config": MACHINE})
+        project = self.project
         if paper:
-            kind = self._kind(paper)
-            values |= {"papers": {}, "studies": {}} | {kind: {paper: values[kind][paper]}}
+            kind = "studies" if paper in project.studies else "papers"
+            alone = {paper: project.every[paper].model_copy(update=changes)}
+            project = project.model_copy(update={"papers": {}, "studies": {}, kind: alone})
+        values = project.model_dump(mode="json", exclude={"config": MACHINE})
+        if paper:
             del values["left_out"], values["elsewhere"]
             values["scale"]["description"] = ""
         return values
 
-    def _kind(self, paper: str) -> str:
-        """Return the part of the project that holds a paper or a study."""
-        return "studies" if paper in self.project.studies else "papers"
-
     def measured(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings of a paper without its tables and figures: these change no metric."""
-        values = self.settings(wildcards.paper)
-        paper = values[self._kind(wildcards.paper)][wildcards.paper]
-        paper |= {key: {} for key in ("tables", "figures", "study", "changes") if key in paper}
+        values = self.settings(wildcards.paper, tables={}, figures={})
+        for study in values["studies"].values():
+            study |= {"study": {}, "changes": {}}
         return values
 
     def measured_variant(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings of a paper with the run's variant and those beside it alone."""
-        paper = self.project.every[wildcards.paper]
-        kept = {"variants": self.with_beside(wildcards), "timings": {}, "tables": {}, "figures": {}}
-        alone = {self._kind(wildcards.paper): {wildcards.paper: paper.model_copy(update=kept)}}
-        none: dict[str, Any] = {"papers": {}, "studies": {}, "left_out": {}, "elsewhere": {}}
-        project = self.project.model_copy(update={**none, **alone})
-        return project.model_dump(mode="json", exclude={"config": MACHINE})
+        variants = self.with_beside(wildcards)
+        return self.settings(wildcards.paper, variants=variants, timings={}, tables={}, figures={})
 
     def with_beside(self, wildcards: Any) -> dict[str, Variant]:
         """Return a run's variant and those that its record needs."""
@@ -452,25 +423,22 @@ class Plan:
         outputs: Mapping[str, Output] = getattr(self.project.every[paper], kind)
         return {
             "identity": lambda wildcards: self.identity(f"draw_{kind}")(Names(paper=paper)),
-            "project": lambda wildcards: self.drawn(paper, kind),
-            "printed": lambda wildcards: checks.printed_by(paper),
             "captions": lambda wildcards: {name: self._caption(paper, output) for name, output in outputs.items()},
         }
 
     def drawn(self, paper: str, kind: str) -> dict[str, Any]:
-        """Return the settings of a paper without its tables, or without its figures."""
-        values = self.settings(paper)
-        values[self._kind(paper)][paper][{"tables": "figures", "figures": "tables"}[kind]] = {}
-        return values
+        """Return what tables or figures depend on: the paper's settings without the others, and what it prints."""
+        others = "figures" if kind == "tables" else "tables"
+        return self.settings(paper, **{others: {}}) | {"printed": checks.printed_by(paper)}
 
-    def left_out(self, wildcards: Any) -> dict[str, Any]:
-        """Return the parts of the papers that are left out."""
-        return {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()}
-
-    def own_data(self, wildcards: Any) -> dict[str, list[str]]:
-        """Return the user's own data by the papers that use them, e.g. `mine in place of mnist`."""
-        found = {paper: self.project.own_data(paper) for paper in self.project.papers}
-        return {paper: names for paper, names in found.items() if names}
+    def judging(self, wildcards: Any) -> dict[str, Any]:
+        """Return what the scorecard depends on: claims, what is left out, and the user's own data by paper."""
+        own = {paper: self.project.own_data(paper) for paper in self.project.papers}
+        return {
+            "left_out": {name: lost.model_dump(mode="json") for name, lost in self.project.left_out.items()},
+            "own": {paper: names for paper, names in own.items() if names},
+            "claims": {file: digest_of(Path(file)) for file in self.written("claims.yaml")},
+        }
 
     def gpus(self, wildcards: Any) -> int:
         """Return the GPUs of a job: one if it asks for CUDA, or would use a GPU of this machine."""
@@ -560,10 +528,6 @@ class Plan:
             where = checks.paper_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
-
-    def timed(self, wildcards: Any) -> dict[str, Variant]:
-        """Return the variants of a timing."""
-        return self.project.timed(wildcards.paper, wildcards.timing)
 
 
 def _training(variant: Variant) -> dict[str, Any]:

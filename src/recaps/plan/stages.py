@@ -66,7 +66,7 @@ def prepare_dataset(job: Any) -> None:
     """Prepare one split of one data set."""
     from recaps.datasets.preparation import prepare
 
-    source = job.params.source
+    source = job.params.identity["settings"]
     prepare(
         source["like"],
         job.wildcards.split,
@@ -84,12 +84,13 @@ def train_variant(job: Any, lease: Lease) -> None:
 
     names = job.wildcards
     identity = {"paper": names.paper, "variant": names.variant, "scale": names.scale}
+    settings = job.params.identity["settings"]
     if job.params.has_model_of:
-        take_over(Path(job.input.start[0]).parent, job.params.settings, identity, Path(job.output.model).parent)
+        take_over(Path(job.input.start[0]).parent, settings, identity, Path(job.output.model).parent)
         return
     test = [Path(file).parent for file in job.input.test]
     train(
-        job.params.settings,
+        settings,
         identity=identity,
         seed=int(names.seed),
         dataset=Path(job.input.dataset[0]).parent,
@@ -112,11 +113,11 @@ def time_steps(job: Any) -> None:
     """Time the training steps of several variants side by side."""
     from recaps.training.timing import time_variants
 
+    settings = job.params.identity["settings"]
     time_variants(
-        job.params.variants,
-        {variant: Path(files[0]).parent for variant, files in job.input.items() if variant in job.params.variants},
-        Path(job.output.timing),
-        **job.params.options,
+        datasets={name: Path(files[0]).parent for name, files in job.input.items() if name in settings["variants"]},
+        out=Path(job.output.timing),
+        **settings,
         device=device(job),
         threads=job.threads,
         project=project_root(job),
@@ -130,30 +131,32 @@ def read_model(job: Any) -> None:
     from recaps.evaluation.inference import read_model
     from recaps.layout import Layout
 
-    run, params = Path(job.output.latents).parent, job.params
+    run, settings = Path(job.output.latents).parent, job.params.identity["settings"]
     folder = Layout(run.parents[3]).dataset
     read_model(
         run,
-        latents={name: (folder(snapshot_of(name)[0]), limit) for name, limit in params.latents.items()},
-        probes={name: (folder(params.test), images) for name, images in params.probes.items()},
-        codes=params.codes,
+        latents={name: (folder(snapshot_of(name)[0]), limit) for name, limit in settings["latents"].items()},
+        probes={name: (folder(settings["test"]), images) for name, images in settings["probes"].items()},
+        codes=job.params.codes,
         device=device(job),
         threads=job.threads,
     )
-    evaluate_all(Path(job.output.latents), params.heads, Path(job.output.scores))
+    evaluate_all(Path(job.output.latents), settings["heads"], Path(job.output.scores))
 
 
 def evaluate_heads(job: Any) -> None:
     """Fit classifiers on the latents of one run and test them."""
     from recaps.evaluation.heads import evaluate_all
+    from recaps.identity import key
+    from recaps.layout import HEADS
 
-    params = job.params
+    identity = job.params.identity
     evaluate_all(
         Path(job.input.latents),
-        params.heads,
+        identity["settings"],
         Path(job.output.heads),
-        kept=Path(params.kept),
-        code=params.code,
+        kept=Path(job.params.checkpoints, HEADS),  # no output: Snakemake deletes the outputs of a failed job
+        code=key({"modules": identity["modules"]}),
         threads=job.threads or 1,  # `python -m recaps run` may leave it to PyTorch
     )
 
@@ -211,6 +214,7 @@ def score_claims(job: Any) -> None:
     from recaps.config.without import LeftOut
     from recaps.report.scorecard import make
 
+    settings = job.params.identity["settings"]
     make(
         [Path(file) for file in job.input.claims],
         [Path(file) for file in job.input.metrics],
@@ -218,8 +222,8 @@ def score_claims(job: Any) -> None:
         Path(job.output[0]).parent,
         scale=job.wildcards.scale,
         papers=job.params.papers,
-        left_out={name: LeftOut.model_validate(lost) for name, lost in job.params.left_out.items()},
-        own=job.params.own,
+        left_out={name: LeftOut.model_validate(lost) for name, lost in settings["left_out"].items()},
+        own=settings["own"],
     )
 
 
@@ -230,23 +234,24 @@ def build_report(job: Any) -> None:
 
     out = Path(job.output.html)
     readmes = {Path(file).parent.name: Path(file) for file in job.input.readings}
-    build(Project.model_validate(job.params.project), out.parent, out, readmes=readmes)
+    build(Project.model_validate(job.params.identity["settings"]["project"]), out.parent, out, readmes=readmes)
 
 
 def saved_results(job: Any) -> Any:
     """Return the `Results` of a paper.
 
-    The job has the params `project` (the configuration of this paper alone) and `printed`, and its first output is in
-    the paper's folder.
+    The settings in the job's identity are the configuration of this paper alone, and what it prints. The job's first
+    output is in the paper's folder.
     """
     from recaps.config.load import Project
     from recaps.layout import Layout
     from recaps.report.claims import Printed
     from recaps.report.results import of_project
 
-    project = Project.model_validate(job.params.project)
+    settings = dict(job.params.identity["settings"])
+    printed = {claim: Printed(*each) for claim, each in settings.pop("printed", {}).items()}
+    project = Project.model_validate(settings)
     [name] = project.every
-    printed = {claim: Printed(*each) for claim, each in job.params.printed.items()}
     return of_project(project, name, Layout(Path(job.output[0]).parents[2]), printed)
 
 

@@ -27,17 +27,18 @@ PREVIOUS = "checkpoint.previous.pt"
 DIGEST = hashlib.sha256().digest_size
 
 
-def folder_of(run: Path, identity: Identity) -> tuple[Path, str]:
-    """Return the folder below `run` for the checkpoints of an identity, and their fingerprint; make it if it is new.
+def folder_of(run: Path, identity: Identity) -> Path:
+    """Return the folder below `run` for the checkpoints of an identity; make it if it is new.
 
-    Checkpoints of an identity without `differences` are continued, so that an option that was added since loses none.
+    Its name is the fingerprint that the checkpoints carry. Those of an identity without `differences` are continued, so
+    that an option that was added since loses none.
     """
     for file in sorted(run.glob(f"*/{IDENTITY}")):
         if not differences(io.read_json(file), identity):
-            return file.parent, file.parent.name
+            return file.parent
     folder = run / key(identity)
     io.write_json(folder / IDENTITY, identity)
-    return folder, folder.name
+    return folder
 
 
 def accept(run: Path, old: Identity, new: Identity) -> None:
@@ -47,10 +48,10 @@ def accept(run: Path, old: Identity, new: Identity) -> None:
             io.write_json(file, {**known, **new})
 
 
-def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
+def save(folder: Path, state: dict[str, Any]) -> None:
     """Save `state` (tensors, numbers, strings, lists and dicts), and keep the checkpoint before it."""
     buffer = BytesIO()
-    torch.save({"fingerprint": fingerprint, "state": state}, buffer)
+    torch.save({"fingerprint": folder.name, "state": state}, buffer)
     content = buffer.getvalue()
     # A full disk fails here, before either checkpoint is touched.
     written = folder / f"{FILE}.new"
@@ -60,7 +61,7 @@ def save(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
     os.replace(written, folder / FILE)
 
 
-def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+def load(folder: Path) -> dict[str, Any] | None:
     """Return the last undamaged state, or None if there is none.
 
     A damaged checkpoint is reported and deleted, and the one before it is used, if there is one.
@@ -76,7 +77,7 @@ def load(folder: Path, fingerprint: str) -> dict[str, Any] | None:
             print(f"{file}: damaged (truncated or modified) and deleted; {then}", file=sys.stderr, flush=True)
             file.unlink()
             continue
-        if saved["fingerprint"] != fingerprint:
+        if saved["fingerprint"] != folder.name:
             raise UserError(
                 f"{file}: belongs to a run with other settings, other data or another device; delete {folder} to train"
                 " from the start"

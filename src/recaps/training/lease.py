@@ -5,22 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from recaps import io, processes
+from recaps import io
 from recaps.errors import TryAgain, UserError
 
 FILE = "lease.json"
 #: Seconds between two touches.
 TOUCHED = 15
+#: Seconds by which a process's start time may differ between two readings.
+CLOCK = 5.0
 
 
 class Lease:
@@ -44,7 +47,7 @@ class Lease:
         self.file = folder / FILE
         self.patience = patience
         job = os.environ.get("SLURM_JOB_ID")
-        self.me = {**processes.this(), "job": job, "token": uuid.uuid4().hex}
+        self.me = {**this_process(), "job": job, "token": uuid.uuid4().hex}
         self._touched = 0.0
 
     def __enter__(self) -> Lease:
@@ -128,7 +131,7 @@ class Lease:
     def _lives(self, holder: dict[str, Any]) -> bool | None:
         """Return whether the holder still runs; None if it is on another host."""
         try:
-            there = processes.lives(holder)
+            there = lives(holder)
         except (TypeError, ValueError):  # no process can have such an id or time
             return False
         earlier = holder.get("job") and holder["job"] == self.me["job"]
@@ -171,6 +174,30 @@ class Lease:
 def holder(folder: Path) -> dict[str, Any]:
     """Return host, process and Slurm job that train with the checkpoints in `folder`; empty if there is none."""
     return _read(folder / FILE)
+
+
+def this_process() -> dict[str, Any]:
+    """Return `host`, `pid` and `started` of this process, as the system reuses ids."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def lives(process: Mapping[str, Any]) -> bool | None:
+    """Return whether the process, as given by `this_process`, still runs; None if it is on another host."""
+    if process.get("host") != socket.gethostname():
+        return None
+    started = _started(process["pid"])
+    # The start time is counted from the boot, whose time shifts when the clock is set.
+    return started is not None and abs(started - process["started"]) < CLOCK
+
+
+def _started(pid: int) -> float | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() if process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _name(holder: dict[str, Any]) -> str:

@@ -50,21 +50,19 @@ def fit(
     model: Model,
     batches: Batches,
     folder: Path,
-    fingerprint: str,
     *,
     lease: Lease,
-    checkpoint_seconds: float = 120,
+    checkpoint_seconds: float,
     start: dict[str, Any],
-    test: Callable[[Callable[[], None]], float] = lambda alive: math.nan,
-    report: Callable[[dict[str, float], bool], None] = lambda row, new: None,
+    test: Callable[[Callable[[], None]], float],
+    report: Callable[[dict[str, float], bool], None],
 ) -> Progress:
     """Train `model` for all its steps, from the checkpoint in `folder` if there is one.
 
     Args:
         model: model on its device, with initial weights; trained in place.
         batches: the training batches.
-        folder: folder of the checkpoints.
-        fingerprint: fingerprint of the settings; a checkpoint with another fingerprint is refused.
+        folder: folder of the checkpoints; one that was made in another folder is refused.
         lease: the lease on the run, which is touched at every step.
         checkpoint_seconds: seconds between two checkpoints. The result does not depend on it.
         start: description of this start, for the record.
@@ -82,7 +80,7 @@ def fit(
     model.train()
     with StopRequests() as stop:
         io.sweep([folder / "*"])
-        progress = _resume(model, folder, fingerprint)
+        progress = _resume(model, folder)
         unfinished = progress.step < training.steps
         _add_start(progress, start, folder, unfinished)
         for row in progress.history:  # so that the log is whole
@@ -109,7 +107,7 @@ def fit(
             saving = stop.requested or time.perf_counter() - saved > checkpoint_seconds
             if saving and progress.step < training.steps:
                 clock = _collect(waiting, progress, folder, clock)
-                there = _save(model, progress, folder, fingerprint)
+                there = _save(model, progress, folder)
                 saved = time.perf_counter()
                 if stop.requested:
                     end = "" if there else " from the checkpoint before"
@@ -118,7 +116,7 @@ def fit(
                     )
         _check_weights(model, progress, folder)
         # Kept in case writing the results fails; the optimisers' state is no longer needed.
-        checkpoint.save(folder, _state(model, progress) | {"optimizers": {}}, fingerprint)
+        checkpoint.save(folder, _state(model, progress) | {"optimizers": {}})
     return progress
 
 
@@ -167,11 +165,11 @@ def _add_row(progress: Progress, batch_size: int, rate: float) -> dict[str, floa
     return row
 
 
-def _save(model: Model, progress: Progress, folder: Path, fingerprint: str) -> bool:
+def _save(model: Model, progress: Progress, folder: Path) -> bool:
     """Save a checkpoint; return False if the disk is full. The run continues, with the checkpoint before it."""
     _check_weights(model, progress, folder)
     try:
-        checkpoint.save(folder, _state(model, progress), fingerprint)
+        checkpoint.save(folder, _state(model, progress))
     except TryAgain as error:
         print(f"no checkpoint of step {progress.step}: {error}", file=sys.stderr, flush=True)
         return False
@@ -186,8 +184,8 @@ def _state(model: Model, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _resume(model: Model, folder: Path, fingerprint: str) -> Progress:
-    state = checkpoint.load(folder, fingerprint)
+def _resume(model: Model, folder: Path) -> Progress:
+    state = checkpoint.load(folder)
     if state is None:
         return Progress()
     model.load_state_dict(state["model"])

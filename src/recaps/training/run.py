@@ -96,7 +96,7 @@ def train(
 
     with machine.telling_of_compilation(), nullcontext(lease) if lease else Lease(checkpoints) as held:
         # Bits differ between kinds of devices, so a run does not move from one to the other.
-        folder, fingerprint = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
+        folder = checkpoint.folder_of(checkpoints, {**made_by, "device": {"type": where.type}})
         if training.minutes:
             training = affordable(training, training.minutes, fresh, folder / "steps.json")
         model, batches = fresh(training)
@@ -106,7 +106,6 @@ def train(
             model,
             batches,
             folder,
-            fingerprint,
             lease=held,
             checkpoint_seconds=checkpoint_seconds,
             start=about | used | dict(given or {}),
