@@ -36,8 +36,12 @@ def first_commit(root: Path, file: Path, text: str) -> str | None:
 
 def rule_of(text: str, claim: Claim) -> dict[str, object]:
     """The rule of a claim in the text of a `claims.yaml`."""
-    [row] = [row for row in yaml.safe_load(text)["claims"] if row.get("id") == claim.id]
-    return {key: _plain(row[key]) for key in RULE if key in row}
+    shared: dict[str, Any] = {}
+    for row in yaml.safe_load(text)["claims"]:
+        shared = row.get("shared", shared)
+        if row.get("id") == claim.id:
+            return {key: _plain(each) for key, each in (shared | row).items() if key in RULE}
+    raise AssertionError(f"no {claim.id}")
 
 
 def _plain(value: Any) -> Any:

@@ -225,7 +225,7 @@ class Plan:
         return list(dict.fromkeys([*self.prepared(), *made, *self.scorecard(), self.report()]))
 
     def written(self, file: str) -> list[str]:
-        """Return a file that each paper's folder has, `README.md` or `claims.yaml`."""
+        """Return the file of this name of each paper, `README.md` or `claims.yaml`."""
         return [str(checks.paper_file(paper, file)) for paper in self.project.papers]
 
     # Inputs of the rules

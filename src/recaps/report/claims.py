@@ -30,7 +30,11 @@ class Measure(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return dict(zip(("variant", "metric"), value.split("/", 1), strict=False)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        if "/" not in value:
+            raise ValueError("write <variant>/<metric>")
+        return dict(zip(("variant", "metric"), value.split("/", 1), strict=True))
 
     def __str__(self) -> str:
         return f"{self.variant}/{self.metric}"
@@ -182,8 +186,9 @@ KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Numbe
 def read(file: Path) -> list[Claim]:
     """Return the claims of a YAML file, in its order.
 
-    An entry `shared` holds keys that the claims after it have in common, until the next such entry. If a claim has a
-    key `with`, its words fill the gaps in texts: `{set: MNIST}` fills `$set`. `$name` is the last part of its id.
+    An entry `shared` holds keys that the claims after it have in common, until the next such entry. The
+    words of a claim's key `with` fill the gaps in its texts: `{set: MNIST}` fills `$set`. `$name` is the last part of
+    its id.
 
     Raises:
         UserError: one line naming the file, the claim, the key and the nearest valid one.
@@ -229,10 +234,12 @@ def _claim(row: Any, where: str) -> Claim:
     kind = str(row.get("kind", ""))
     if kind not in KINDS:
         raise UserError(f"{where}: kind: there is no kind '{kind}'{nearest(kind, KINDS)}")
-    if isinstance(words := row.get("with"), Mapping):
-        others = {key: value for key, value in row.items() if key != "with"}
-        row = _filled(others, {"name": str(row.get("id")).rpartition("/")[2], **words}, where)
-    return check(KINDS[kind], row, where)
+    words = row.get("with", {})
+    if not isinstance(words, Mapping) or not all(isinstance(word, str) for word in words):
+        raise UserError(f"{where}: with: {words}: give a word for each gap in the texts, e.g. {{set: MNIST}}")
+    others = {key: value for key, value in row.items() if key != "with"}
+    filled = _filled(others, {"name": str(row.get("id")).rpartition("/")[2], **words}, where)
+    return check(KINDS[kind], filled, where)
 
 
 def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:

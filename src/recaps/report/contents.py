@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from recaps.config.load import Project
 from recaps.config.variant import Output, Paper
@@ -77,7 +77,7 @@ def read_picture(file: Path, files: Layout, linked: bool = False) -> dict[str, A
     try:
         with Image.open(file, formats=["PNG"]) as picture:
             width, height = picture.size
-    except UnidentifiedImageError as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{file}: not a PNG image; delete it and draw it again") from error
     return {"image": _source(file, files, "image/png", linked), "width": width, "height": height}
 

@@ -62,7 +62,7 @@ def fit(
     Args:
         model: model on its device, with initial weights; trained in place.
         batches: the training batches.
-        folder: folder of the checkpoints; one that was made in another folder is refused.
+        folder: folder of the checkpoints; a checkpoint that was made in another folder is refused.
         lease: the lease on the run, which is touched at every step.
         checkpoint_seconds: seconds between two checkpoints. The result does not depend on it.
         start: description of this start, for the record.
