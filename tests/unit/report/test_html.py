@@ -353,9 +353,11 @@ def test_broken_files_are_told_in_one_line(tree: Callable[..., Any]) -> None:
     (results.run("dense", 0) / "history.csv").write_text("a,b\n1,2\n")
     with one_line("no columns 'step' and 'loss'"):
         results.build()
-    (results.papers / "figure-1.png").write_bytes(b"GIF")
-    with one_line("not a PNG"):
-        results.build()
+    picture = results.papers / "figure-1.png"
+    for broken in (b"GIF", picture.read_bytes()[:20]):
+        picture.write_bytes(broken)
+        with one_line("not a PNG"):
+            results.build()
     (results.root / "scorecard.csv").unlink()
     with one_line(r"scorecard\.csv: no such file"):
         results.build()
