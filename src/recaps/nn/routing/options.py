@@ -90,6 +90,19 @@ class EMOptions(PoseOptions):
     with the number of inputs, so that activations saturate where there are many."""
 
 
+class VectorEMOptions(VoteOptions):
+    """EM routing of vectors, with which the authors of *Sparse Unsupervised Capsules* hope to train (section 4)."""
+
+    routing: ClassVar[str] = "recaps.papers.sparse.em:VectorEM"
+    name: Literal["recaps.papers.sparse.em:VectorEM"] = "recaps.papers.sparse.em:VectorEM"
+    iterations: int = Field(3, ge=1)
+    """Routing iterations."""
+    final_temperature: float = Field(0.01, gt=0)
+    """The inverse temperature lambda of iteration t = 0, 1, ... is `final_temperature` * (1 - 0.95^(t+1))."""
+    cost_inputs: float = Field(100, gt=0)
+    """Costs count as if each output capsule had this many inputs."""
+
+
 class SimilarityOptions(PoseOptions):
     """Similarity routing (*Learning to compute inner consensus*, section 4.1)."""
 

@@ -43,9 +43,9 @@ def _chosen(value: Any, known: Any, *, interface: str) -> Any:
     name = chosen.get("name") if isinstance(chosen, Mapping) else None
     if isinstance(value, INTERFACES[interface]):
         return value
-    if isinstance(name, str) and ":" in name:
-        return _own_options(dict(chosen), name, interface)
     own = algorithms(interface)
+    if isinstance(name, str) and ":" in name and name not in own:
+        return _own_options(dict(chosen), name, interface)
     if isinstance(name, str) and name not in own and any(name in algorithms(other) for other in INTERFACES):
         raise ValueError(f"'{name}' routes other capsules than those of this family (valid: {', '.join(own)})")
     return known(chosen)
@@ -76,8 +76,9 @@ def interface_of(name: str) -> str:
     Raises:
         ValueError: `name` is `module:Class`, but no class of a routing.
     """
-    if ":" not in name:
-        return next((each for each in INTERFACES if name in algorithms(each)), "")
+    found = next((each for each in INTERFACES if name in algorithms(each)), "")
+    if found or ":" not in name:
+        return found
     bases = [base.__name__ for base in getattr(load(name), "__mro__", ())]
     found = next((each for each in INTERFACES if each in bases), "")
     if not found:

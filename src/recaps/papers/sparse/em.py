@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -12,18 +11,7 @@ from recaps.nn.layers import votes
 from recaps.nn.precision import float32
 from recaps.nn.routing.em import expectation, maximisation, temperature_schedule
 from recaps.nn.routing.interface import Routed, VoteRouting
-from recaps.nn.routing.options import VoteOptions
-
-
-class VectorEMOptions(VoteOptions):
-    """Options of `VectorEM`, as of EM routing of matrices."""
-
-    iterations: int = Field(3, ge=1)
-    """Routing iterations."""
-    final_temperature: float = Field(0.01, gt=0)
-    """The inverse temperature lambda of iteration t = 0, 1, ... is `final_temperature` * (1 - 0.95^(t+1))."""
-    cost_inputs: float = Field(100, gt=0)
-    """Costs count as if each output capsule had this many inputs."""
+from recaps.nn.routing.options import VectorEMOptions
 
 
 class VectorEM(VoteRouting):
