@@ -128,7 +128,11 @@ PAPER = "src/recaps/papers/sparse/paper.yaml with config's overrides: "
             for routing, message in [
                 ("dynmic", "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
                 ({"name": "dynmic"}, "there is no routing 'dynmic' (did you mean 'dynamic'?)"),
-                ("em", "'em' routes other capsules than those of this family (valid: attention, cosine, dynamic)"),
+                (
+                    "em",
+                    "'em' routes other capsules than those of this family (valid: attention, cosine, dynamic, "
+                    "recaps.papers.sparse.em:VectorEM)",
+                ),
                 (3, "Input should be a mapping, not 3"),
             ]
         ),

@@ -112,7 +112,6 @@ def test_heads_latents_and_probes_are_replaced_and_their_options_merged() -> Non
             "beside: there is no variant 'dens' (did you mean 'dense'?)",
         ),
         ({"of": "sparse/dense", "vary": {"seeds": [[1], [2]]}}, "seeds is no option of a row; set the study's `seeds`"),
-        ({"of": "sparse/dense", "fixed": {"trained": "sparse/supcaps"}}, "trained is no option of a row"),
         (
             {"of": "sparse/dense", "rows": {"a": {"training.shift": 3}}, "vary": {"training.shift": [1, 2]}},
             "rows.a: training.shift is both set and varied",
@@ -135,33 +134,48 @@ def test_a_study_has_the_name_of_no_other() -> None:
         load({"scale": "smoke", "studies": {"svm": {"of": "sparse/dense"}}}, CONFIG)
 
 
+def trained(project: Project, study: str, seed: int = 0) -> dict[str, str]:
+    """The run of which each row has the trained model; empty for rows that are trained."""
+    plan = Plan(project)
+    return {name: plan.has_model_of(names(study, name, seed)) for name in project.studies[study].variants}
+
+
 def test_rows_with_the_same_training_share_its_model() -> None:
     vary = {"heads.svm.C": [1, 100], "training.shift": [6, 5]}
-    rows = mine({"of": "sparse/dense", "judged": "test", "vary": vary}).variants
-    assert {name: row.trained for name, row in rows.items()} == {
+    assert trained(project({"of": "sparse/dense", "judged": "test", "vary": vary}), "sparse.mine") == {
         "dense-c-1-shift-6": "sparse/dense",
-        "dense-c-1-shift-5": None,
+        "dense-c-1-shift-5": "",
         "dense-c-100-shift-6": "sparse/dense",
         "dense-c-100-shift-5": "sparse.mine/dense-c-1-shift-5",
     }
     # On held-out images, the paper's own run is another training.
-    assert {row.trained for row in mine({"of": "sparse/dense"}).variants.values()} == {None}
+    assert trained(project({"of": "sparse/dense"}), "sparse.mine") == {"dense": ""}
     # A seed that the paper's own run does not have is trained.
-    both = Plan(project({"of": "sparse/dense", "judged": "test", "seeds": [0, 4]}))
-    assert [both.has_model_of(names("sparse.mine", "dense", seed)) for seed in (0, 4)] == ["sparse/dense", ""]
-    assert both.training_inputs(names("sparse.mine", "dense", 4))["start"] == []
+    both = project({"of": "sparse/dense", "judged": "test", "seeds": [0, 4]})
+    assert [trained(both, "sparse.mine", seed)["dense"] for seed in (0, 4)] == ["sparse/dense", ""]
+    assert Plan(both).training_inputs(names("sparse.mine", "dense", 4))["start"] == []
     # What is left out is not made, so it has no model to share.
     alone = project({"of": "sparse/dense", "judged": "test"}, only=["supcaps"])
-    assert alone.studies["sparse.mine"].variants["dense"].trained is None
+    assert trained(alone, "sparse.mine") == {"dense": ""}
+
+
+def test_studies_share_models_seed_by_seed() -> None:
+    few, more = {"of": "sparse/dense", "seeds": [0]}, {"of": "sparse/dense", "seeds": [0, 1]}
+    both = load({"scale": "smoke", "papers": ["sparse"], "studies": {"few": few, "more": more, "most": more}}, CONFIG)
+    assert trained(both, "sparse.few") == {"dense": ""}
+    assert [trained(both, "sparse.more", seed)["dense"] for seed in (0, 1)] == ["sparse.few/dense", ""]
+    assert [trained(both, "sparse.most", seed)["dense"] for seed in (0, 1)] == ["sparse.few/dense", "sparse.more/dense"]
+    start = {"of": "sparse/dense", "rows": {"a": {}, "b": {"start": "a"}}}
+    apart = load({"scale": "smoke", "papers": ["sparse"], "studies": {"one": start, "two": start}}, CONFIG)
+    assert trained(apart, "sparse.two") == {"dense-a": "sparse.one/dense-a", "dense-b": ""}
 
 
 def test_options_of_sampling_need_no_other_training() -> None:
     vary = {"model.gaussian": ["standard", "visited"], "model.momentum": [0.9, 0.5]}
     study = {"of": "experts/mnist-experts", "judged": "test", "vary": vary}
-    made = load({"scale": "smoke", "studies": {"mine": study}}, CONFIG).studies["experts.mine"].variants
-    trained = [name for name, row in made.items() if row.trained is None]
-    assert trained == ["mnist-experts-gaussian-standard-momentum-0.5"]
-    assert made["mnist-judge"].trained == "experts/mnist-judge"
+    made = trained(load({"scale": "smoke", "studies": {"mine": study}}, CONFIG), "experts.mine")
+    assert [name for name, owner in made.items() if not owner] == ["mnist-experts-gaussian-standard-momentum-0.5"]
+    assert made["mnist-judge"] == "experts/mnist-judge"
 
 
 def test_a_variant_beside_a_row_is_trained_on_the_same_part() -> None:

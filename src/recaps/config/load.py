@@ -11,7 +11,7 @@ from recaps import papers as found
 from recaps.config.base import Section
 from recaps.config.families import ModelOptions
 from recaps.config.reading import check, merge, read_yaml
-from recaps.config.studies import Studied, held_out, studied, with_shared_models
+from recaps.config.studies import Studied, held_out, studied
 from recaps.config.variant import Paper, Study, Variant
 from recaps.config.without import LeftOut, leave_out
 from recaps.config.workflow import Config, OwnData, Scale
@@ -182,10 +182,6 @@ def load(values: Mapping[str, Any], folder: Path, papers: Path = found.FOLDER) -
     if config.only:  # and nothing else, but the user's own studies
         project = _only(project)
         studies = {name: study for name, study in studies.items() if study.reported}
-    for name, study in studies.items():
-        of = found.of(name)
-        variants = project.papers[of].variants if of in project.papers else {}
-        studies[name] = with_shared_models(name, study, of, variants)
     made = {name: paper.model_copy(update={"studies": {}}) for name, paper in project.papers.items()}
     return project.model_copy(update={"papers": made, "studies": studies})
 

@@ -19,6 +19,7 @@ from recaps.config.reading import check, merge
 from recaps.config.variant import Paper, Study, StudyRow, Variant
 from recaps.datasets import catalogue
 from recaps.errors import UserError, nearest
+from recaps.papers import of
 
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 
@@ -27,7 +28,7 @@ PART_OF = {"train": "learn", "test": "held_out"}
 #: Keys of a variant that a study replaces as a whole.
 WHOLE = ("latents", "heads", "probes")
 #: Keys that are no options, and what to write instead.
-FIXED = {"seeds": "; set the study's `seeds`", "title": "", "trained": "", "own_heads": "; write heads.<head>.<option>"}
+FIXED = {"seeds": "; set the study's `seeds`", "title": "", "own_heads": "; write heads.<head>.<option>"}
 #: Longest name of a row: it becomes a part of the names of folders and logs.
 LONGEST = 150
 
@@ -37,8 +38,6 @@ Values = dict[str, Any]
 class Row(Variant):
     """A variant of a study."""
 
-    trained: str | None = None
-    """The run whose trained model it has, `paper/variant`, because their trainings are the same."""
     start: RowName | None = None
     """The row whose trained weights it starts from."""
     own_heads: dict[Name, Head] = {}
@@ -135,30 +134,11 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
     return check(Studied, values, where)
 
 
-def with_shared_models(name: str, study: Studied, paper: str, variants: Mapping[str, Variant]) -> Studied:
-    """Return a study in which rows take the model of a run whose training is the same.
-
-    Args:
-        name: the name of the study, `<paper>.<study>`.
-        study: the study.
-        paper: the name of its paper.
-        variants: the variants of the paper.
-    """
-    same: dict[str, str] = {}
-    for key, each in variants.items() if study.study.judged == "test" else ():
-        same.setdefault(_training(each), f"{paper}/{key}")
-    shared: dict[str, Row] = {}
-    for key, row in study.variants.items():
-        taken = same.setdefault(_training(row), f"{name}/{key}")
-        shared[key] = row if taken == f"{name}/{key}" else row.model_copy(update={"trained": taken})
-    return study.model_copy(update={"variants": shared})
-
-
-def _training(variant: Variant) -> str:
-    """Return what two variants with the same trained model have in common."""
-    start = variant.start if isinstance(variant, Row) else None
+def training_of(name: str, variant: Variant) -> str:
+    """Return what two variants with the same trained model have in common. `name`: the paper or study."""
+    start = f"{name}/{variant.start}" if isinstance(variant, Row) and variant.start else None
     model = variant.model.model_dump_json(exclude=variant.model.unread())
-    return f"{variant.data} {start} {model} {variant.training.model_dump_json()}"
+    return f"{of(name)} {variant.data} {start} {model} {variant.training.model_dump_json()}"
 
 
 def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values]]:

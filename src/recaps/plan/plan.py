@@ -20,7 +20,7 @@ from recaps.config.base import snapshot_of
 from recaps.config.heads import Head
 from recaps.config.load import Project, load
 from recaps.config.reading import merged
-from recaps.config.studies import Row
+from recaps.config.studies import Row, training_of
 from recaps.config.variant import Output, Paper, Variant
 from recaps.datasets import catalogue, own
 from recaps.errors import UserError, nearest
@@ -253,13 +253,24 @@ class Plan:
         return {"dataset": self.dataset_files(self.project.resolve(row.data)), "test": test, "start": start}
 
     def has_model_of(self, wildcards: Any) -> str:
-        """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained."""
-        row = self.variant(wildcards)
-        if not isinstance(row, Row) or not row.trained:
+        """Return the run of which a row of a study has the trained model, `paper/variant`; empty if it is trained.
+
+        It is the first run of its paper, or of a study above, with the same training and seed.
+        """
+        row, own = self.variant(wildcards), f"{wildcards.paper}/{wildcards.variant}"
+        if not isinstance(row, Row):
             return ""
-        paper, variant = row.trained.split("/")
-        seeds = self.project.seeds_of(self.project.every[paper].variants[variant])
-        return row.trained if int(wildcards.seed) in seeds else ""
+        trained = self._trained.get((training_of(wildcards.paper, row), int(wildcards.seed)), own)
+        return "" if trained == own else trained
+
+    @functools.cached_property
+    def _trained(self) -> dict[tuple[str, int], str]:
+        """The first run of each training and seed, `paper/variant`."""
+        first: dict[tuple[str, int], str] = {}
+        for paper, variant, seed in self.runs(self.project.every):
+            training = training_of(paper, self.project.every[paper].variants[variant])
+            first.setdefault((training, seed), f"{paper}/{variant}")
+        return first
 
     def timing_sets(self, wildcards: Any) -> dict[str, list[str]]:
         """Return the training set of each variant of a timing, by the variant's name."""
