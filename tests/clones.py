@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,26 +15,38 @@ from pathlib import Path
 
 import warm
 
-#: Runs Snakemake's command line in a folder, as `python -m snakemake` does.
+#: Runs a module in a folder, as `python -m` does.
 _SCRIPT = """
-import os, sys
-os.chdir("{0}")
+import os, runpy, sys
+os.chdir({0!r})
 os.environ.clear()
-os.environ.update({1})
+os.environ.update({1!r})
 sys.path[:0] = [os.getcwd(), *os.environ["PYTHONPATH"].split(os.pathsep)]
-terminal = os.open("{2}", os.O_WRONLY | os.O_CREAT)
+terminal = os.open({2!r}, os.O_WRONLY | os.O_CREAT)
 os.dup2(terminal, 1)
 os.dup2(terminal, 2)
-sys.argv = {3}
-from snakemake.cli import main
-main()
+sys.argv = {3!r}
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
+#: What a command imports; nothing of this repository.
+_IMPORTS = {
+    "snakemake": (
+        "snakemake.cli",
+        "snakemake.report.html_reporter",
+        "snakemake.script",
+        "snakemake_executor_plugin_slurm",
+        "nbformat",
+        "pydantic",
+        "smart_open",
+    ),
+    "dvc": ("dvc.cli.parser", "dvc.repo", "dvc.utils.strictyaml", "scmrepo.git"),
+    "recaps": ("matplotlib.pyplot", "numba", "pandas", "pydantic", "sklearn.linear_model", "torch._dynamo"),
+}
 
 
 @cache
-def _snakemake() -> warm.Server:
-    """A process that has imported Snakemake and its plugins, but nothing of this repository."""
-    return warm.Server(("snakemake.cli", "snakemake_executor_plugin_slurm", "pydantic", "snakemake.script"))
+def _server(command: str) -> warm.Server:
+    return warm.Server(_IMPORTS[command])
 
 
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs", "src", "docs", "pyproject.toml")
@@ -66,23 +78,25 @@ class Clone:
         return {name: value for name, value in os.environ.items() if name != "RECAPS_MIRROR"} | own
 
     def snakemake(self, *arguments: str) -> Done:
-        """Run Snakemake in this copy, with its own library.
+        """Run Snakemake in this copy, with its own library."""
+        return self.python("snakemake", *arguments)
 
-        On Linux, it forks from a process that has imported Snakemake: this takes longer than most dry runs.
+    def python(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Done:
+        """Run a module in this copy, with its own library.
+
+        On Linux, it forks from a process that has imported what the module needs: this takes longer than most commands.
         """
-        if sys.platform != "linux":
-            return self.python("snakemake", *arguments)
-        with tempfile.TemporaryDirectory() as temporary:
-            script, output = Path(temporary, "script.py"), Path(temporary, "output")
-            script.write_text(_SCRIPT.format(self.folder, self.environment(), str(output), ["snakemake", *arguments]))
-            return Done(_snakemake().run(str(script)), output.read_text(encoding="utf-8", errors="replace"))
-
-    def python(self, module: str, *arguments: str) -> Done:
-        """Run a module in this copy, with its own library."""
+        variables = self.environment() | dict(environment or {})
+        if sys.platform == "linux":
+            with tempfile.TemporaryDirectory() as temporary:
+                script, output = Path(temporary, "script.py"), Path(temporary, "output")
+                script.write_text(_SCRIPT.format(str(self.folder), variables, str(output), [module, *arguments]))
+                status = _server(module.partition(".")[0]).run(str(script))
+                return Done(status, output.read_text(encoding="utf-8", errors="replace"))
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
-            env=self.environment(),
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

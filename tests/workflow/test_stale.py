@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,31 +96,22 @@ def test_a_finished_run_is_left_alone(again: Clone) -> None:
 def test_two_runs_with_other_settings_do_not_mix(again: Clone) -> None:
     """A1: one of them is refused while the other makes a part; what is there afterwards belongs together."""
     shutil.rmtree(again.folder / RUN)
-    processes = []
-    for steps in (40, 60):
-        folder = again.folder / f"config-{steps}"
+    folders = [f"config-{steps}" for steps in (40, 60)]
+    for steps, name in zip((40, 60), folders, strict=True):
+        folder = again.folder / name
         shutil.copytree(again.folder / "config", folder, dirs_exist_ok=True)
         values = yaml.safe_load((folder / "config.yaml").read_text())
         values["overrides"] = override(training={"steps": steps})
         (folder / "config.yaml").write_text(yaml.safe_dump(values))
-        command = [sys.executable, "-m", "recaps", "run", "--scale", "smoke", "--variants", NAME, "--threads", "1"]
-        processes.append(
-            subprocess.Popen(
-                [*command, "--config", folder.name],
-                cwd=again.folder,
-                env=again.environment(),
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    ended = [(process.communicate()[1], process.returncode) for process in processes]
-    assert {status for _, status in ended} <= {0, 75}, ended
-    assert 0 in {status for _, status in ended}
-    for text, status in ended:
-        assert "Traceback" not in text
-        assert status == 0 or "trains this run" in text
-    for folder in ("config-40", "config-60"):
-        done = again.python("recaps", "run", "--scale", "smoke", "--variants", NAME, "--config", folder)
+    with ThreadPoolExecutor() as threads:
+        ended = list(threads.map(lambda name: run(again, "--config", name), folders))
+    assert {done.status for done in ended} <= {0, 75}, ended
+    assert 0 in {done.status for done in ended}
+    for done in ended:
+        assert "Traceback" not in done.output
+        assert done.status == 0 or "trains this run" in done.output
+    for name in folders:
+        done = again.python("recaps", "run", "--scale", "smoke", "--variants", NAME, "--config", name)
         assert done.status == 0, done.output
         assert is_consistent(again)
     assert json.loads((again.folder / RUN / "record.json").read_text())["steps"] == 60
