@@ -30,22 +30,23 @@ ALONE = {
 class Repository(Clone):
     """A checkout with git and DVC."""
 
-    def run(self, *command: str, status: int = 0, environment: Mapping[str, str] | None = None) -> Done:
+    def run(self, *command: str, status: int = 0) -> Done:
         """Run a command, and check that it ends with `status`."""
         if command[0] == "snakemake":
-            done = self.snakemake(*command[1:])
-        else:
-            ended = subprocess.run(
-                command,
-                cwd=self.folder,
-                env=self.environment() | dict(environment or {}),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            done = Done(ended.returncode, ended.stdout)
-        assert done.status == status, f"{' '.join(command)}\n{done.output[-6000:]}"
+            return self.checked(self.snakemake(*command[1:]), status)
+        ended = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return self.checked(Done(ended.returncode, ended.stdout), status)
+
+    def checked(self, done: Done, status: int) -> Done:
+        assert done.status == status, done.output[-6000:]
         return done
 
     def environment(self) -> dict[str, str]:
@@ -60,7 +61,7 @@ class Repository(Clone):
         }
 
     def dvc(self, *arguments: str, status: int = 0, environment: Mapping[str, str] | None = None) -> str:
-        return self.run(sys.executable, "-m", "dvc", *arguments, status=status, environment=environment).output
+        return self.checked(self.python("dvc", *arguments, environment=environment), status).output
 
     def git(self, *arguments: str) -> str:
         user = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import data_version
 import pytest
 import yaml
+from clones import Clone
 from repository import ALONE
 
 
@@ -31,8 +31,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dvc(*arguments: str) -> str:
-    command = [sys.executable, "-m", "dvc", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    done = Clone(Path.cwd()).python("dvc", *arguments)
+    assert done.status == 0, done.output
+    return done.output
 
 
 def versions() -> dict[str, str | None]:
