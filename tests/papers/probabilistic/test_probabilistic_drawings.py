@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import made_results
 import matplotlib.pyplot as plt
@@ -67,6 +68,18 @@ def config(*without: str, variants: Mapping[str, Mapping[str, Any]] | None = Non
     overrides["protocols"] = few | overrides.get("protocols", {})
     values = {"scale": "desk", "papers": ["probabilistic"], "without": list(without)}
     return load(values | {"overrides": {"probabilistic": overrides}}, CONFIG)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _templates_are_compared_once() -> Iterator[None]:
+    """All runs have the same templates, and the search for maps between them takes most of the time of a record."""
+    known: dict[bytes, Fits] = {}
+
+    def fits_of(pictures: Array) -> Fits:
+        return known.get(pictures.tobytes()) or known.setdefault(pictures.tobytes(), affine_fits(pictures))
+
+    with patch.object(record, "affine_fits", fits_of):
+        yield
 
 
 @pytest.fixture(scope="module")
