@@ -77,7 +77,7 @@ def test_the_oldest_versions_work(root: Path, wheel: Path, tmp_path: Path) -> No
 
 def _environment(folder: Path) -> tuple[Path, Path]:
     """Make an empty environment and return its Python and its folder of packages."""
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
     return folder / "venv/bin/python", packages
 
@@ -103,7 +103,7 @@ def _dependencies(root: Path) -> list[str]:
 
 
 def _install(python: Path) -> list[str | Path]:
-    return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
 
 
 def _try(folder: Path, python: Path) -> None:
