@@ -111,6 +111,7 @@ def test_heads_latents_and_probes_are_replaced_and_their_options_merged() -> Non
             {"of": "sparse/dense", "fixed": {"beside": ["dens"]}},
             "beside: there is no variant 'dens' (did you mean 'dense'?)",
         ),
+        ({"of": "sparse/dense", "rows": {"a": {"seeds": "x"}}}, "studies.mine.rows.a.seeds"),
         ({"of": "sparse/dense", "vary": {"seeds": [[1], [2]]}}, "seeds is no option of a row; set the study's `seeds`"),
         (
             {"of": "sparse/dense", "rows": {"a": {"training.shift": 3}}, "vary": {"training.shift": [1, 2]}},
@@ -168,6 +169,12 @@ def test_studies_share_models_seed_by_seed() -> None:
     start = {"of": "sparse/dense", "rows": {"a": {}, "b": {"start": "a"}}}
     apart = load({"scale": "smoke", "papers": ["sparse"], "studies": {"one": start, "two": start}}, CONFIG)
     assert trained(apart, "sparse.two") == {"dense-a": "sparse.one/dense-a", "dense-b": ""}
+
+
+def test_a_row_may_have_its_own_seeds() -> None:
+    rows = {"often": {"seeds": [0, 1, 2]}, "once": {"training.shift": 3}}
+    made = project({"of": "sparse/dense", "rows": rows, "seeds": [4]})
+    assert [made.seeds_of(row) for row in made.studies["sparse.mine"].variants.values()] == [(0, 1, 2), (4,)]
 
 
 def test_options_of_sampling_need_no_other_training() -> None:

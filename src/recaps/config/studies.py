@@ -90,7 +90,8 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         UserError: a mistake in the study.
     """
     rows, changes, bases = dict[str, Values](), dict[str, Values](), dict[str, str]()
-    for key, base, cells, options in _rows(paper, study, where):
+    seeds = dict[str, tuple[int, ...] | None]()
+    for key, base, cells, options, own in _rows(paper, study, where):
         if key in rows:
             raise UserError(f"{where}: two rows would be called {key}; give them names (`rows`)")
         if key in paper.variants and key != base:
@@ -100,6 +101,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         if (start := options.get("start")) and start not in rows:
             raise UserError(f"{where}: {key}: there is no row '{start}' above to start from{nearest(start, rows)}")
         rows[key], changes[key], bases[key] = _changed(paper, base, options, f"{where}: {key}"), cells, base
+        seeds[key] = own
     every = dict.fromkeys(bases.values())
     titles = [paper.variants[base].title for base in every]
     named = {base: title if titles.count(title) == 1 else base for base, title in zip(every, titles, strict=True)}
@@ -124,7 +126,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         "title": about["title"],
         "protocols": protocols,
         "limits": limits,
-        "variants": {key: {**row, "seeds": study.seeds} for key, row in rows.items()},
+        "variants": {key: {**row, "seeds": seeds.get(key) or study.seeds} for key, row in rows.items()},
         "tables": {"table": about},
         "figures": {"figure": about} if study.figure else {},
         "study": study,
@@ -141,8 +143,10 @@ def training_of(name: str, variant: Variant) -> str:
     return f"{of(name)} {variant.data} {start} {model} {variant.training.model_dump_json()}"
 
 
-def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values]]:
-    """Yield the name of each row, its variant, its cells in the table, and its options."""
+def _rows(
+    paper: Paper, study: Study, where: str
+) -> Iterator[tuple[str, str, Values, Values, tuple[int, ...] | None]]:
+    """Yield the name of each row, its variant, its cells in the table, its options, and its own seeds."""
     for row, given in (study.rows or {"": StudyRow()}).items():
         vary = study.vary if given.vary is None else given.vary
         if double := [key for key in vary if key in given.options]:
@@ -162,6 +166,7 @@ def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Va
                 base,
                 ({"row": row} if row else {}) | cells,
                 {**study.fixed, **given.options, **varied, **start},
+                given.seeds,
             )
 
 

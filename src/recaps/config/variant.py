@@ -118,6 +118,7 @@ class StudyRow(BaseModel):
     of: OneOrMoreTexts | None = None
     vary: dict[str, Values] | None = None
     start: str | None = None
+    seeds: Seeds | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -143,10 +144,10 @@ class Study(Section):
     """Options and their values, e.g. `{training.learning_rate: [0.001, 0.002]}`. There is a row for each
     combination."""
     rows: dict[Name, StudyRow] = {}
-    """Rows by name, each with the options that it changes. A row may have its own `of` and `vary`. With `start: other`,
-    it starts from the trained weights of the row `other` above."""
+    """Rows by name, each with the options that it changes. A row may have its own `of`, `vary` and `seeds`. With
+    `start: other`, it starts from the trained weights of the row `other` above."""
     seeds: Seeds | None = None
-    """Seeds of all rows. null: the scale's."""
+    """Seeds of all rows that have none of their own. null: the scale's."""
     judged: Literal["held-out", "test"] = "held-out"
     """Images that it is judged on. `held-out`: the last sixth of the training images, which no row learns from; they
     take the place of the test images everywhere. `test`: the test images."""
