@@ -52,13 +52,16 @@ $(STAMP): envs/requirements.lock pyproject.toml
 	echo "Installing the pinned packages into .venv; takes some minutes and downloads about $$size"
 	@$(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
 		--requirement envs/requirements.lock \
-		| awk '/(Downloading|Using cached) .* MB\)/ || sub(/^Installing collected.*/, "Unpacking all packages") { \
-			sub(/^ */, "  "); print; fflush() }'
+		| while read -r line; do case "$$line" in \
+			Downloading*" MB)"* | "Using cached"*" MB)"*) echo "  $$line" ;; \
+			"Installing collected"*) echo "  Unpacking all packages" ;; \
+			esac; done
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: environment ## The whole workflow on stand-in data (no network), to results/smoke/report.html (VERBOSE=1: each job)
-	@PYTHONPATH=workflow $(BIN)/snakemake --profile profiles/smoke $(if $(VERBOSE),,--logger progress --show-failed-logs)
+	@PYTHONPATH=workflow $(BIN)/snakemake --profile profiles/smoke $(if $(VERBOSE),,--logger progress --show-failed-logs) \
+		|| { echo "make: 'make demo' continues where this stopped" >&2; exit 1; }
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 

@@ -28,6 +28,7 @@ from recaps.errors import UserError, nearest
 from recaps.evaluation.latents import latents_of
 from recaps.models.model import Model
 from recaps.nn import kernels
+from recaps.papers import of
 from recaps.plan import jobs as plan_jobs
 from recaps.plan.jobs import TITLES
 from recaps.plan.plan import Plan
@@ -157,7 +158,8 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     chosen = {device: steps for device, steps in chosen.items() if runs[device] or options.device}
     columns = {}
     for name in (*project.papers, "all"):
-        alone = {"papers": {name: project.papers[name]}, "studies": {}} if name != "all" else {}
+        studies = {key: study for key, study in project.studies.items() if of(key) == name}
+        alone = {"papers": {name: project.papers[name]}, "studies": studies} if name != "all" else {}
         part = project.model_copy(update=alone)
         counts = jobs(Plan(part))
         columns[name] = {

@@ -18,7 +18,7 @@ VARIANT = """\
     title: Plain
     model: {family: matrixcaps, routing: {name: recaps.nn.routing.plain:PlainRouting, sharpness: 2}}
 """
-AT_SMOKE = "      mnist-plain: *tiny\n"
+AT_SMOKE = "      mnist-plain: *small\n"
 
 CLAIM = """
   - id: consensus/table-3/mnist-plain
@@ -42,8 +42,9 @@ def extended(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     assert VARIANT.replace("sharpness: 2", "sharpness: 1.0") in f"{done.output}\n", "what the command advises"
     consensus = clone.folder / "src/recaps/papers/consensus"
     text = (consensus / "paper.yaml").read_text()
-    text = text.replace("\n  norb-", f"\n{VARIANT}  norb-", 1)
-    text = text.replace("      mnist-similarity: *tiny\n", f"      mnist-similarity: *tiny\n{AT_SMOKE}", 1)
+    for place, more in (("\n  norb-", VARIANT), ('\n      "*-connectionist":', AT_SMOKE)):
+        assert place in text
+        text = text.replace(place, f"\n{more}{place[1:]}", 1)
     (consensus / "paper.yaml").write_text(text)
     with (consensus / "claims.yaml").open("a") as file:
         file.write(CLAIM)

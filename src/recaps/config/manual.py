@@ -197,7 +197,7 @@ def _contents(text: str) -> str:
     """Return links to all sections of the manual, as GitHub names them."""
     titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
     names = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
-    return " ·\n".join(f"[{title.split(':')[0]}](#{name})" for title, name in zip(titles, names, strict=True))
+    return " ·\n".join(f"[{title.split(': ')[0]}](#{name})" for title, name in zip(titles, names, strict=True))
 
 
 def config_file(chosen: Mapping[str, Any]) -> str:

@@ -143,9 +143,7 @@ def training_of(name: str, variant: Variant) -> str:
     return f"{of(name)} {variant.data} {start} {model} {variant.training.model_dump_json()}"
 
 
-def _rows(
-    paper: Paper, study: Study, where: str
-) -> Iterator[tuple[str, str, Values, Values, tuple[int, ...] | None]]:
+def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values, tuple[int, ...] | None]]:
     """Yield the name of each row, its variant, its cells in the table, its options, and its own seeds."""
     for row, given in (study.rows or {"": StudyRow()}).items():
         vary = study.vary if given.vary is None else given.vary
