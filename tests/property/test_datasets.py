@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recaps.arrays import Arrays, save
-from recaps.datasets import archive, catalogue, norb, preparation, warp
+from recaps.arrays import read as read_split
+from recaps.datasets import archive, catalogue, norb, warp
 from recaps.datasets.formats import affnist, idx, smallnorb
 from recaps.errors import UserError
 
@@ -92,7 +93,7 @@ def test_prepared_splits(tmp_path: Path, name: str, how: tuple[float, list[tuple
     arrays = Arrays(np.zeros((3, 1, 8, 8), np.uint8), np.zeros(3, np.int64), {"a": np.arange(3)}, {})
     path = save(arrays, tmp_path / "mnist" / "test") / name
     path.write_bytes(damaged(path.read_bytes(), how))
-    survives(lambda: preparation.load("mnist", "test", tmp_path))
+    survives(lambda: read_split(tmp_path / "mnist" / "test"))
 
 
 @relaxed

@@ -9,7 +9,6 @@ from typing import Any
 
 from recaps import papers as found
 from recaps.config.base import Section
-from recaps.config.families import ModelOptions
 from recaps.config.reading import check, merge, read_yaml
 from recaps.config.studies import Studied, held_out, studied
 from recaps.config.variant import Paper, Study, Variant
@@ -259,7 +258,14 @@ def _with_own_classes(project: Project) -> Project:
 
     def fitted(variant: Variant) -> Variant:
         _, own = project.origin(project.dataset(variant.data.split("/")[0]))
-        return variant.model_copy(update={"model": _fitted(variant.model, classes[own])}) if own else variant
+        if own is None:
+            return variant
+        try:
+            variant.model.check_classes(classes[own])
+            return variant
+        except UserError:
+            key = "capsules" if "capsules" in type(variant.model).model_fields else "classes"
+            return variant.model_copy(update={"model": variant.model.model_copy(update={key: classes[own]})})
 
     def all_fitted(papers: Mapping[str, Paper]) -> dict[str, Paper]:
         return {
@@ -271,16 +277,6 @@ def _with_own_classes(project: Project) -> Project:
         return project
     elsewhere = {scale: all_fitted(papers) for scale, papers in project.elsewhere.items()}
     return project.model_copy(update={"papers": all_fitted(project.papers), "elsewhere": elsewhere})
-
-
-def _fitted(model: ModelOptions, classes: int) -> ModelOptions:
-    """Return the settings with one capsule or output for each class, if the model has such a setting."""
-    try:
-        model.check_classes(classes)
-        return model
-    except UserError:
-        key = "capsules" if "capsules" in type(model).model_fields else "classes"
-        return model.model_copy(update={key: classes})
 
 
 def _without(project: Project) -> Project:

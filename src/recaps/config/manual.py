@@ -153,12 +153,15 @@ SELECTS = {"family": "Selects this family.", "name": "Selects this algorithm."}
 
 def files(folder: Path = Path("config"), papers: Path = found.FOLDER) -> dict[Path, str]:
     """Return the text of every generated file by its path."""
+    paper = _schema(Paper)
+    paper["properties"] |= {"defaults": {"type": "object"}, "scales": {"type": "object"}}
+    paper["$defs"]["Variant"].pop("required", None)  # `defaults` may hold the required keys of a variant
     return {
         folder / "README.md": manual(),
         folder / "config.yaml": config_file(read_yaml(file) if (file := folder / "config.yaml").exists() else {}),
         folder / "schema.json": _json(_schema(Config)) + "\n",
         folder / "scales" / "schema.json": _json(_schema(Scale)) + "\n",
-        short(papers / "schema.json"): _json(_paper_schema()) + "\n",
+        short(papers / "schema.json"): _json(paper) + "\n",
     }
 
 
@@ -290,14 +293,6 @@ def _default(key: str, node: dict[str, Any], required: list[str]) -> str:
 
 def _flat(text: str | None) -> str:
     return " ".join((text or "").split())
-
-
-def _paper_schema() -> dict[str, Any]:
-    """Return the schema of a paper's file, in which `defaults` may hold the required keys of a variant."""
-    schema = _schema(Paper)
-    schema["properties"] |= {"defaults": {"type": "object"}, "scales": {"type": "object"}}
-    schema["$defs"]["Variant"].pop("required", None)
-    return schema
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -62,10 +62,8 @@ class Studied(Paper):
 def held_out(set_name: str) -> str:
     """Return the part of a train split that takes the place of a split, e.g. `mnist/held_out` of `mnist/test`.
 
-    A part stays. Held-out images of affNIST are generated from held-out digits of MNIST.
-
-    Raises:
-        UserError: no part takes its place.
+    A part stays. Held-out images of affNIST are generated from held-out digits of MNIST. Raise UserError if no part
+    takes its place.
     """
     each, snapshot = snapshot_of(set_name)
     name, split = each.split("/")
@@ -90,8 +88,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         UserError: a mistake in the study.
     """
     rows, changes, bases = dict[str, Values](), dict[str, Values](), dict[str, str]()
-    seeds = dict[str, tuple[int, ...] | None]()
-    for key, base, cells, options, own in _rows(paper, study, where):
+    for key, base, cells, options, seeds in _rows(paper, study, where):
         if key in rows:
             raise UserError(f"{where}: two rows would be called {key}; give them names (`rows`)")
         if key in paper.variants and key != base:
@@ -100,15 +97,15 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
             raise UserError(f"{where}: the name {key[:40]}... is too long for a folder; give the row a name (`rows`)")
         if (start := options.get("start")) and start not in rows:
             raise UserError(f"{where}: {key}: there is no row '{start}' above to start from{nearest(start, rows)}")
-        rows[key], changes[key], bases[key] = _changed(paper, base, options, f"{where}: {key}"), cells, base
-        seeds[key] = own
+        rows[key] = {**_changed(paper, base, options, f"{where}: {key}"), "seeds": seeds}
+        changes[key], bases[key] = cells, base
     every = dict.fromkeys(bases.values())
     titles = [paper.variants[base].title for base in every]
     named = {base: title if titles.count(title) == 1 else base for base, title in zip(every, titles, strict=True)}
     if len(every) > 1 or not any(changes.values()):
         changes = {key: {"variant": named[bases[key]], **cells} for key, cells in changes.items()}
     for other in dict.fromkeys(each for row in rows.values() for each in row.get("beside", ())):
-        rows.setdefault(other, _changed(paper, other, {}, where))
+        rows.setdefault(other, {**_changed(paper, other, {}, where), "seeds": study.seeds})
     limits = paper.limits
     used = {each for row in rows.values() for every in row.get("heads", {}).values() for each in every}
     protocols = {key: each.model_dump(exclude_unset=True) for key, each in paper.protocols.items() if key in used}
@@ -126,7 +123,7 @@ def studied(paper: Paper, name: str, study: Study, where: str, *, reported: bool
         "title": about["title"],
         "protocols": protocols,
         "limits": limits,
-        "variants": {key: {**row, "seeds": seeds.get(key) or study.seeds} for key, row in rows.items()},
+        "variants": rows,
         "tables": {"table": about},
         "figures": {"figure": about} if study.figure else {},
         "study": study,
@@ -144,12 +141,14 @@ def training_of(name: str, variant: Variant) -> str:
 
 
 def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Values, Values, tuple[int, ...] | None]]:
-    """Yield the name of each row, its variant, its cells in the table, its options, and its own seeds."""
+    """Yield the name of each row, its variant, its cells in the table, its options, and its seeds."""
     for row, given in (study.rows or {"": StudyRow()}).items():
         vary = study.vary if given.vary is None else given.vary
         if double := [key for key in vary if key in given.options]:
             raise UserError(f"{where}: rows.{row}: {double[0]} is both set and varied")
-        short = _last_parts(list(vary))
+        # The last part of each option's name, or the whole name where two have the same last part.
+        last = [each.rpartition(".")[2] for each in vary]
+        short = {each: part if last.count(part) == 1 else each for each, part in zip(vary, last, strict=True)}
         patterns = given.of or study.of
         for each in patterns:
             if not paper.matching((each,)):
@@ -164,14 +163,8 @@ def _rows(paper: Paper, study: Study, where: str) -> Iterator[tuple[str, str, Va
                 base,
                 ({"row": row} if row else {}) | cells,
                 {**study.fixed, **given.options, **varied, **start},
-                given.seeds,
+                given.seeds or study.seeds,
             )
-
-
-def _last_parts(options: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each option's name, or the whole name where two have the same last part."""
-    last = [each.rpartition(".")[2] for each in options]
-    return {each: short if last.count(short) == 1 else each for each, short in zip(options, last, strict=True)}
 
 
 def _word(value: Any) -> str:
@@ -182,11 +175,7 @@ def _word(value: Any) -> str:
 
 
 def _changed(paper: Paper, base: str, options: Values, where: str) -> Values:
-    """Return the settings of a variant with options changed.
-
-    Raises:
-        UserError: an option has no effect or is not valid.
-    """
+    """Return the settings of a variant with options changed. Raise UserError if one has no effect or is not valid."""
     variant = paper.variants[base]
     made: Values = variant.model_dump(mode="json", exclude_unset=True)
     # A row may have other snapshots.
@@ -203,7 +192,7 @@ def _changed(paper: Paper, base: str, options: Values, where: str) -> Values:
             value = {part: value}
         changes = merge(changes, value)
     own = changes.pop("heads", {})
-    for head in own if isinstance(own, Mapping) else ():
+    for head in own:
         if head not in made["heads"]:
             raise UserError(f"{where}: '{base}' has no head '{head}'{nearest(head, made['heads'])}")
     heads = {head: merge(paper.heads[head].model_dump(), each) for head, each in own.items()}

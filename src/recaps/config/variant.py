@@ -21,23 +21,17 @@ Pattern = Annotated[str, Field(pattern=r"^[a-z0-9*][a-z0-9*-]*$")]
 #: The options of any family; the field `family` selects the family.
 AnyFamily: Any = Annotated[reduce(or_, families().values()), Field(discriminator="family")]
 
-#: Number of images that a probe gets where the configuration gives none.
-PROBE_IMAGES = 32
-
 
 def _counted(value: Any) -> Any:
-    """Return a list of probes as a mapping to `PROBE_IMAGES`."""
+    """Return a list of probes as a mapping to 32 images each."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
-        return dict.fromkeys(value, PROBE_IMAGES)
+        return dict.fromkeys(value, 32)
     return value
 
 
 Counts = Annotated[
-    dict[Name, Annotated[int, Field(ge=1)]],
-    BeforeValidator(_counted, json_schema_input_type=dict[Name, Annotated[int, Field(ge=1)]] | tuple[Name, ...]),
+    dict[Name, Positive], BeforeValidator(_counted, json_schema_input_type=dict[Name, Positive] | tuple[Name, ...])
 ]
-
-
 OneOrMoreTexts = Annotated[tuple[str, ...], BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...])]
 #: The values of an option in a study.
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
@@ -232,8 +226,8 @@ class Paper(Section):
         return found
 
     def _limit(self, set_name: str) -> int | None:
-        found = [limit for name, limit in self.limits.items() if fnmatch.fnmatchcase(set_name, name)]
-        return found[-1] if found else None
+        last_first = reversed(self.limits.items())
+        return next((limit for name, limit in last_first if fnmatch.fnmatchcase(set_name, name)), None)
 
     @model_validator(mode="after")
     def _add_snapshots(self) -> Paper:
@@ -266,9 +260,7 @@ class Paper(Section):
                 _check_name(f"variants.{name}.heads", "head", head, self.heads)
                 for protocol in protocols:
                     _check_name(f"variants.{name}.heads.{head}", "protocol", protocol, self.protocols)
-                    spec = self.protocols[protocol]
-                    fitted = self.heads[head].kind != "argmax"
-                    if fitted and spec.fit is None:
+                    if self.heads[head].kind != "argmax" and self.protocols[protocol].fit is None:
                         raise ValueError(f"protocols.{protocol}.fit: missing, but head '{head}' must be fitted")
             # Not among the fields that are set, so that a study which changes heads reads no more than these.
             variant.__dict__["latents"] = {**self.latents_for(variant), **variant.latents}
@@ -280,18 +272,15 @@ class Paper(Section):
 
     @model_validator(mode="after")
     def _check_outputs(self) -> Paper:
-        for key, timing in self.timings.items():
-            self._check_patterns(f"timings.{key}.variants", timing.variants)
+        patterns = {f"timings.{key}.variants": timing.variants for key, timing in self.timings.items()}
+        patterns |= {f"{key}.needs": output.needs for key, output in self.outputs.items()}
+        for where, pattern in ((where, each) for where, every in patterns.items() for each in every):
+            if not self.matching((pattern,)):
+                _check_name(where, "variant", pattern, self.variants)
         for key, output in self.outputs.items():
-            self._check_patterns(f"{key}.needs", output.needs)
             for name in output.timings:
                 _check_name(f"{key}.timings", "timing", name, self.timings)
         return self
-
-    def _check_patterns(self, where: str, patterns: tuple[str, ...]) -> None:
-        for pattern in patterns:
-            if not self.matching((pattern,)):
-                _check_name(where, "variant", pattern, self.variants)
 
 
 def _check_name(where: str, kind: str, name: str, known: Mapping[str, Section]) -> None:

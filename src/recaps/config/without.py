@@ -52,16 +52,15 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
         for key, own in paper.variants.items()
     }
     gone = {variant: sets for variant, sets in needed.items() if sets or variant in unwanted}
+    if not gone:
+        return paper, None
     timings = {
         key: timing.model_copy(update={"variants": kept})
         for key, timing in paper.timings.items()
         if (kept := tuple(variant for variant in paper.matching(timing.variants) if variant not in gone))
     }
-    reduced = {key: _reduced(output, paper, gone) for key, output in paper.outputs.items()}
-    kept_outputs = {key: output for key, output in reduced.items() if output is not None}
-    sets = dict.fromkeys(each for lacking in gone.values() for each in lacking)
-    if not sets and not unwanted:
-        return paper, None
+    outputs = {key: rest for key, output in paper.outputs.items() if (rest := _reduced(output, paper, gone))}
+    sets = tuple(dict.fromkeys(each for lacking in gone.values() for each in lacking))
     changes = {
         "variants": {
             key: variant.model_copy(update={"beside": tuple(name for name in variant.beside if name not in gone)})
@@ -69,12 +68,12 @@ def leave_out(name: str, paper: Paper, lacks: Lacks, named: Collection[str]) -> 
             if key not in gone
         },
         "timings": timings,
-        "tables": {key: kept_outputs[key] for key in paper.tables if key in kept_outputs},
-        "figures": {key: kept_outputs[key] for key in paper.figures if key in kept_outputs},
+        "tables": {key: outputs[key] for key in paper.tables if key in outputs},
+        "figures": {key: outputs[key] for key in paper.figures if key in outputs},
     }
-    titles = {key: output.title for key, output in paper.outputs.items() if key not in kept_outputs}
+    titles = {key: output.title for key, output in paper.outputs.items() if key not in outputs}
     left = tuple(f"{name}/{variant}" for variant in unwanted)
-    return paper.model_copy(update=changes), LeftOut(sets=tuple(sets), named=left, variants=gone, outputs=titles)
+    return paper.model_copy(update=changes), LeftOut(sets=sets, named=left, variants=gone, outputs=titles)
 
 
 def _reduced(output: Output, paper: Paper, gone: Mapping[str, tuple[str, ...]]) -> Output | None:

@@ -78,65 +78,58 @@ class Entry:
     copy_of: str | None = None
 
 
-_FIRST = (
-    "limit: use only the first n images of the base set; for smallNORB, the first n scenes of two images; default: all"
+_LIMIT = Option(
+    None,
+    1,
+    math.inf,
+    "limit: use only the first n images of the base set; for smallNORB, the first n scenes of two images; default: all",
 )
-_LIMIT = Option(None, 1, math.inf, _FIRST)
-_SHIFT = "shift: the largest shift, in pixels, along each axis"
-_VERSIONS = "versions: number of random transforms of each digit; version k does not depend on it"
-_AVERAGE = (
+_LIMITED = {"limit": _LIMIT}
+_FEWER = Option(
+    32,
+    1,
+    32,
+    "versions: number of affNIST's 32 versions of each digit to read; fewer only for the split"
+    " `training_and_validation` and for stand-in data",
+)
+_VERSIONS = Option(
+    32, 1, 10_000, "versions: number of random transforms of each digit; version k does not depend on it"
+)
+_SMALLEST = Option(0.7, 0.1, 1, "smallest: the smallest factor; a digit's factor is the same along both axes")
+_LARGEST = Option(1.3, 1, 2, "largest: the largest factor; a digit's factor is the same along both axes")
+_DEVIATION = Option(0.2, 0, 10, "deviation: standard deviation of the Gaussian noise of each pixel, white being 1")
+_PAIRS = Option(
+    1000, 1, 10**6, "pairs: number of pairs in which each digit is the first; they are made during training"
+)
+_AVERAGE = Option(
+    0,
+    0,
+    1,
     "average: 0 keeps every second pixel, as the bilinear resize of TensorFlow 1 in the authors' code; "
-    "1 takes the mean of each 2x2 block"
+    "1 takes the mean of each 2x2 block",
 )
+
+
+def _shift(default: int, high: int) -> Option:
+    return Option(default, 0, high, "shift: the largest shift, in pixels, along each axis")
 
 
 def _degrees(default: float) -> Option:
     return Option(default, 0, 180, "degrees: the rotation is uniform between minus and plus this many degrees")
 
 
-def _rotated(default: float, title: str, size: int = 28) -> Entry:
-    options = {"limit": _LIMIT, "degrees": _degrees(default)}
-    return Entry(title, 1, size, 10, TRAIN_TEST, base="mnist", options=options)
+def _of_mnist(title: str, size: int, splits: tuple[str, ...] = TRAIN_TEST, **options: Option) -> Entry:
+    return Entry(title, 1, size, 10, splits, base="mnist", options={**_LIMITED, **options})
 
 
 def _by_camera(title: str, splits: tuple[str, ...]) -> Entry:
-    options = {"limit": _LIMIT, "average": Option(0, 0, 1, _AVERAGE)}
-    return Entry(title, 1, 48, 5, splits, base="smallnorb", options=options)
-
-
-def _shifted(title: str, size: int, shift: int, high: int) -> Entry:
-    options = {"limit": _LIMIT, "shift": Option(shift, 0, high, _SHIFT)}
-    return Entry(title, 1, size, 10, TRAIN_TEST, base="mnist", options=options)
+    return Entry(title, 1, 48, 5, splits, base="smallnorb", options={**_LIMITED, "average": _AVERAGE})
 
 
 _SIXTY = {"train": 60_000, "test": 10_000}
 _FIFTY = {"train": 50_000, "test": 10_000}
 _NORB = {"train": 24_300, "test": 24_300}
 _AFFNIST = {"validation": 320_000, "test": 320_000, "training_and_validation": 1_920_000}
-_FEWER = (
-    "versions: number of affNIST's 32 versions of each digit to read; fewer only for the split"
-    " `training_and_validation` and for stand-in data"
-)
-_LIMITED = {"limit": _LIMIT}
-_VERSIONED = {"limit": _LIMIT, "versions": Option(32, 1, 10_000, _VERSIONS)}
-_BATCHED = {"limit": _LIMIT, "versions": Option(32, 1, 32, _FEWER)}
-
-_SCALED = {
-    "limit": _LIMIT,
-    "smallest": Option(0.7, 0.1, 1, "smallest: the smallest factor; a digit's factor is the same along both axes"),
-    "largest": Option(1.3, 1, 2, "largest: the largest factor; a digit's factor is the same along both axes"),
-}
-_NOISY = {
-    "limit": _LIMIT,
-    "deviation": Option(0.2, 0, 10, "deviation: standard deviation of the Gaussian noise of each pixel, white being 1"),
-}
-_PAIRED = {
-    "limit": _LIMIT,
-    "shift": Option(4, 0, 8, _SHIFT),
-    "pairs": Option(
-        1000, 1, 10**6, "pairs: number of pairs in which each digit is the first; they are made during training"
-    ),
-}
 
 CATALOGUE: dict[str, Entry] = {
     "mnist": Entry("MNIST", 1, 28, 10, TRAIN_TEST, True, None, _SIXTY, _LIMITED),
@@ -144,25 +137,23 @@ CATALOGUE: dict[str, Entry] = {
     "cifar10": Entry("CIFAR-10", 3, 32, 10, TRAIN_TEST, True, None, _FIFTY, _LIMITED),
     "cifar10-jpeg": Entry("CIFAR-10 as JPEG (not official)", 3, 32, 10, TRAIN_TEST, False, None, _FIFTY, _LIMITED),
     "smallnorb": Entry("smallNORB", 2, 96, 5, TRAIN_TEST, True, None, _NORB, _LIMITED),
-    "affnist": Entry("affNIST", 1, 40, 10, AFFNIST_SPLITS, True, None, _AFFNIST, _BATCHED),
-    "mnist-40": Entry("MNIST on 40x40", 1, 40, 10, TRAIN_TEST, base="mnist", options=_LIMITED),
-    "mnist-shifted": _shifted("MNIST shifted by up to 2 pixels", 28, 2, 27),
-    "mnist-40-shifted": _shifted("MNIST on 40x40 shifted by up to 6 pixels", 40, 6, 39),
-    "affnist-generated": Entry(
-        "affNIST as documented, generated from MNIST", 1, 40, 10, AFFNIST_SPLITS, base="mnist", options=_VERSIONED
+    "affnist": Entry("affNIST", 1, 40, 10, AFFNIST_SPLITS, True, None, _AFFNIST, {**_LIMITED, "versions": _FEWER}),
+    "mnist-40": _of_mnist("MNIST on 40x40", 40),
+    "mnist-shifted": _of_mnist("MNIST shifted by up to 2 pixels", 28, shift=_shift(2, 27)),
+    "mnist-40-shifted": _of_mnist("MNIST on 40x40 shifted by up to 6 pixels", 40, shift=_shift(6, 39)),
+    "affnist-generated": _of_mnist(
+        "affNIST as documented, generated from MNIST", 40, AFFNIST_SPLITS, versions=_VERSIONS
     ),
-    "multimnist": Entry("MultiMNIST: MNIST in overlapping pairs", 1, 36, 10, TRAIN_TEST, base="mnist", options=_PAIRED),
-    "mnist-rotated": _rotated(180.0, "MNIST rotated by up to 180 degrees"),
-    "mnist-rotated-45": _rotated(45.0, "MNIST rotated by up to 45 degrees"),
-    "mnist-rotated-90": _rotated(90.0, "MNIST rotated by up to 90 degrees"),
-    "mnist-rotated-135": _rotated(135.0, "MNIST rotated by up to 135 degrees"),
-    "mnist-40-rotated": _rotated(180.0, "MNIST on 40x40 rotated by up to 180 degrees", 40),
-    "mnist-40-rotated-45": _rotated(45.0, "MNIST on 40x40 rotated by up to 45 degrees", 40),
-    "mnist-40-rotated-90": _rotated(90.0, "MNIST on 40x40 rotated by up to 90 degrees", 40),
-    "mnist-40-scaled": Entry(
-        "MNIST on 40x40 scaled by 0.7 to 1.3", 1, 40, 10, TRAIN_TEST, base="mnist", options=_SCALED
-    ),
-    "mnist-40-noisy": Entry("MNIST on 40x40 with noise", 1, 40, 10, TRAIN_TEST, base="mnist", options=_NOISY),
+    "multimnist": _of_mnist("MultiMNIST: MNIST in overlapping pairs", 36, shift=_shift(4, 8), pairs=_PAIRS),
+    "mnist-rotated": _of_mnist("MNIST rotated by up to 180 degrees", 28, degrees=_degrees(180.0)),
+    "mnist-rotated-45": _of_mnist("MNIST rotated by up to 45 degrees", 28, degrees=_degrees(45.0)),
+    "mnist-rotated-90": _of_mnist("MNIST rotated by up to 90 degrees", 28, degrees=_degrees(90.0)),
+    "mnist-rotated-135": _of_mnist("MNIST rotated by up to 135 degrees", 28, degrees=_degrees(135.0)),
+    "mnist-40-rotated": _of_mnist("MNIST on 40x40 rotated by up to 180 degrees", 40, degrees=_degrees(180.0)),
+    "mnist-40-rotated-45": _of_mnist("MNIST on 40x40 rotated by up to 45 degrees", 40, degrees=_degrees(45.0)),
+    "mnist-40-rotated-90": _of_mnist("MNIST on 40x40 rotated by up to 90 degrees", 40, degrees=_degrees(90.0)),
+    "mnist-40-scaled": _of_mnist("MNIST on 40x40 scaled by 0.7 to 1.3", 40, smallest=_SMALLEST, largest=_LARGEST),
+    "mnist-40-noisy": _of_mnist("MNIST on 40x40 with noise", 40, deviation=_DEVIATION),
     "smallnorb-48": _by_camera("smallNORB, single cameras on 48x48", TRAIN_TEST),
     "smallnorb-48-azimuth": _by_camera("smallNORB, single cameras on 48x48, by azimuth", VIEWPOINT_SPLITS),
     "smallnorb-48-elevation": _by_camera("smallNORB, single cameras on 48x48, by elevation", VIEWPOINT_SPLITS),
@@ -249,8 +240,7 @@ def defaults(name: str) -> dict[str, int | float | None]:
 def resolve(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a data set: `options`, checked, and the defaults of the others.
 
-    Raises:
-        UserError: an option is unknown, or a value has a wrong type or is out of bounds.
+    Raises UserError if an option is unknown, or a value has a wrong type or is out of bounds.
     """
     known = entry(name).options
     for key in options:

@@ -27,15 +27,15 @@ def expected_digest(file: SourceFile, folder: Path) -> str | None:
     return words[0]
 
 
-def mismatch(file: SourceFile, path: Path, folder: Path) -> str | None:
+def mismatch(file: SourceFile, path: Path) -> str | None:
     """Return the mismatch of the file at `path` ("SHA-256 expected ..., found ..."), or None.
 
-    `folder` is the folder of the official file, which may hold a digest stored on first use.
+    Its folder may hold a digest stored on first use.
     """
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"expected {file.size} bytes, found {size}"
-    expected = expected_digest(file, folder)
+    expected = expected_digest(file, path.parent)
     if expected is None:
         return None
     found = digest_of(path)
@@ -43,15 +43,10 @@ def mismatch(file: SourceFile, path: Path, folder: Path) -> str | None:
 
 
 def require(file: SourceFile, folder: Path) -> str:
-    """Verify an official file in `folder` and return its SHA-256.
-
-    Raises:
-        UserError: the file is missing, or is not the official one.
-    """
+    """Return the SHA-256 of an official file in `folder`. Raise UserError if it is missing or another one."""
     path = folder / file.name
     if not path.is_file():
         raise UserError(f"{path}: no such file; run `snakemake data` first")
-    problem = mismatch(file, path, folder)
-    if problem:
+    if problem := mismatch(file, path):
         raise UserError(f"{path}: {problem}; delete it and run `snakemake data` again")
     return file.sha256 or digest_of(path)

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from recaps import io
 from recaps.datasets import checksums
@@ -92,7 +92,7 @@ def _problem(file: SourceFile, path: Path) -> str | None:
     The digest of a file without an official digest is stored when it is first seen.
     """
     try:
-        problem = checksums.mismatch(file, path, path.parent)
+        problem = checksums.mismatch(file, path)
     except FileNotFoundError:
         return "no such file"
     if problem or checksums.expected_digest(file, path.parent) is not None:
@@ -200,7 +200,8 @@ def _download(file: SourceFile, url: str, part: Path, start: int) -> None:
                 if file.size is not None and done > file.size:
                     break  # too long; verification reports it
                 report(done)
-            _sync(out)
+            out.flush()
+            os.fsync(out.fileno())
     if done < (total or 0):
         raise ConnectionError(f"the connection broke at byte {done}")
 
@@ -228,11 +229,6 @@ def _blocks(source: Any) -> Iterator[bytes]:
         if not block:
             return
         yield block
-
-
-def _sync(out: IO[bytes]) -> None:
-    out.flush()
-    os.fsync(out.fileno())
 
 
 def _all_failed(file: SourceFile, target: Path, failures: list[tuple[str, _SourceFailedError]]) -> UserError:

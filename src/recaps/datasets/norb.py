@@ -46,7 +46,12 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
         UserError: no scene has such a viewpoint.
     """
     base = base.take(slice(options["limit"]))
-    scenes = np.flatnonzero(_chosen(name, split, base))
+    parameters: dict[str, Any] = {"order": "by scene, left camera first", "average": options["average"]}
+    scenes = np.arange(len(base))
+    if name in FAMILIAR:
+        factor, codes = FAMILIAR[name]
+        parameters["familiar"] = {factor: list(codes)}
+        scenes = np.flatnonzero(np.isin(base.factors[factor], codes, invert=split == "novel"))
     if not scenes.size:
         raise UserError(
             f"data set {name!r}, split {split!r}: none of the first {len(base)} scenes has such a viewpoint; "
@@ -55,10 +60,6 @@ def derive(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> A
     images = halved(base.images, average=bool(options["average"]))[scenes]
     factors = {key: np.repeat(values[scenes], 2) for key, values in base.factors.items()}
     factors |= {"camera": np.tile(np.arange(2), len(scenes)), "original": np.repeat(scenes, 2)}
-    parameters: dict[str, Any] = {"order": "by scene, left camera first", "average": options["average"]}
-    if name in FAMILIAR:
-        factor, codes = FAMILIAR[name]
-        parameters["familiar"] = {factor: list(codes)}
     record = {**base.record, "seed": None, "parameters": parameters}
     return Arrays(images.reshape(-1, 1, *images.shape[2:]), np.repeat(base.labels[scenes], 2), factors, record)
 
@@ -77,12 +78,3 @@ def halved(images: Images, *, average: bool) -> Images:
         for right in range(2):
             total += images[..., down::2, right::2]
     return (total // 4).astype(np.uint8)
-
-
-def _chosen(name: str, split: str, base: Arrays) -> npt.NDArray[np.bool_]:
-    """Return which scenes of the base split belong to a split, bool `[N]`."""
-    if name not in FAMILIAR:
-        return np.ones(len(base), np.bool_)
-    factor, codes = FAMILIAR[name]
-    familiar = np.isin(base.factors[factor], codes)
-    return ~familiar if split == "novel" else familiar

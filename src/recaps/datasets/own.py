@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test")
 #: Endings of pictures that Pillow cannot read.
 FOREIGN = (".heic", ".heif", ".svg", ".dng", ".cr2", ".nef", ".arw")
+#: The images and labels of each split.
+Parts = dict[str, tuple[Array, Array]]
 #: Grey values of what is behind transparent pixels.
 BACKGROUNDS = {"white": 255, "black": 0}
 
@@ -61,8 +63,8 @@ def read(
     if path.is_dir():
         parts, names, sources = _folder(path, BACKGROUNDS[background], notes)
     elif path.is_file():
-        parts, sources = _archive(path), [_source(path)]
-        names = [str(label) for label in range(_number_of_classes(path, parts))]
+        parts, names = _archive(path)
+        sources = [{"path": str(path), "size": path.stat().st_size, "sha256": digest_of(path)}]
     else:
         raise UserError(f"{path}: no such file or folder")
     if len(parts) == 1:
@@ -71,18 +73,12 @@ def read(
     if len(set(shapes.values())) > 1:
         train, test = ("x".join(map(str, shapes[split])) for split in SPLITS)
         raise UserError(f"{path}: training images are {train}, test images {test}")
+    record = {"sources": sources, "seed": seed, "parameters": notes, "classes": len(names), "class_names": names}
     made = {}
     for split, (images, labels) in parts.items():
         missing = sorted(set(range(len(names))) - set(labels.tolist()))
         if missing:
             raise UserError(f"{path}: no image of class {names[missing[0]]} in split {split}")
-        record: dict[str, Any] = {
-            "sources": sources,
-            "seed": seed,
-            "parameters": notes,
-            "classes": len(names),
-            "class_names": names,
-        }
         order = _mixed(labels, seed)
         pixels = _resized(_grey(images) if grey else images, size)[order]
         made[split] = Arrays(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), labels[order], {}, record)
@@ -166,7 +162,8 @@ def _arrays(path: Path, *names: str) -> dict[str, Array]:
     return arrays
 
 
-def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
+def _archive(path: Path) -> tuple[Parts, list[str]]:
+    """Return the splits and the names of the classes, 0 to K - 1."""
     arrays = _arrays(path)
     if others := [name for name in arrays if name.startswith("val")]:
         raise UserError(f"{path}: '{others[0]}' is not used; join it with `images` and `labels`, or leave it out")
@@ -178,7 +175,13 @@ def _archive(path: Path) -> dict[str, tuple[Array, Array]]:
         given["test"] = _checked(path, arrays, "test_images", "test_labels")
     elif "split" in arrays:
         given = _by_word(path, given["train"], arrays["split"])
-    return given
+    found = np.unique(np.concatenate([labels for _, labels in given.values()]))
+    if not np.array_equal(found, np.arange(len(found))):
+        missing = int(np.setdiff1d(np.arange(found[-1]), found)[0])
+        raise UserError(f"{path}: labels reach {found[-1]}, but no image has label {missing}; labels are 0 to K - 1")
+    if len(found) < 2:
+        raise UserError(f"{path}: all images have one label; at least two classes are needed")
+    return given, [str(label) for label in found]
 
 
 def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_name: str) -> tuple[Array, Array]:
@@ -213,18 +216,7 @@ def _checked(path: Path, arrays: Mapping[str, Array], images_name: str, labels_n
     return images, labels.astype(np.int64)
 
 
-def _number_of_classes(path: Path, parts: Mapping[str, tuple[Array, Array]]) -> int:
-    """Return K if the labels are 0 to K - 1."""
-    found = np.unique(np.concatenate([labels for _, labels in parts.values()]))
-    if not np.array_equal(found, np.arange(len(found))):
-        missing = int(np.setdiff1d(np.arange(found[-1]), found)[0])
-        raise UserError(f"{path}: labels reach {found[-1]}, but no image has label {missing}; labels are 0 to K - 1")
-    if len(found) < 2:
-        raise UserError(f"{path}: all images have one label; at least two classes are needed")
-    return len(found)
-
-
-def _by_word(path: Path, whole: tuple[Array, Array], words: Array) -> dict[str, tuple[Array, Array]]:
+def _by_word(path: Path, whole: tuple[Array, Array], words: Array) -> Parts:
     images, labels = whole
     if words.shape != labels.shape or words.dtype.kind not in "US":
         raise UserError(
@@ -237,7 +229,7 @@ def _by_word(path: Path, whole: tuple[Array, Array], words: Array) -> dict[str, 
     return {split: (images[words == split], labels[words == split]) for split in SPLITS}
 
 
-def _divided(whole: tuple[Array, Array], fraction: float, seed: int) -> dict[str, tuple[Array, Array]]:
+def _divided(whole: tuple[Array, Array], fraction: float, seed: int) -> Parts:
     """Take a share of each class, at least one image, as the test split."""
     images, labels = whole
     random, test = np.random.default_rng(seed), np.zeros(len(labels), bool)
@@ -252,9 +244,7 @@ def _share(n: int, fraction: float) -> int:
     return max(1, round(fraction * n))
 
 
-def _folder(
-    path: Path, background: int, notes: dict[str, Any]
-) -> tuple[dict[str, tuple[Array, Array]], list[str], list[dict[str, Any]]]:
+def _folder(path: Path, background: int, notes: dict[str, Any]) -> tuple[Parts, list[str], list[dict[str, Any]]]:
     """Return the splits, the names of the classes and the sources. `notes` gets what was done with the pictures."""
     roots = _roots(path)
     names = _class_folders(roots["train"])
@@ -409,10 +399,6 @@ def _resized(images: Array, size: int | None) -> Array:
             plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
             made[place, ..., channel] = np.asarray(plane.resize((size, size), Image.Resampling.BILINEAR))
     return made
-
-
-def _source(path: Path) -> dict[str, Any]:
-    return {"path": str(path), "size": path.stat().st_size, "sha256": digest_of(path)}
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from recaps.locks import alone
 #: The function that derives sets from a base set.
 _DERIVE = {"mnist": derived.derive, "smallnorb": norb.derive}
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
 
 def build(
     name: str,
@@ -28,7 +25,7 @@ def build(
     raw_root: Path,
     *,
     stand_in: bool,
-    options: Mapping[str, Any] = _NONE,
+    options: Mapping[str, Any] = {},
     own: Mapping[str, Any] | None = None,
 ) -> Arrays:
     """Make a split in memory. Arguments and errors are those of `prepare`."""
@@ -36,19 +33,13 @@ def build(
     values = catalogue.resolve(name, options)
     base_name, base_split = catalogue.base_of(name, split)
     base = _base(base_name, base_split, Path(raw_root), stand_in, values, own)
-    whole = base.take(slice(values["limit"])) if base_name == name else _derived(name, split, base, values)
+    if base_name == name:
+        whole = base.take(slice(values["limit"]))
+    else:
+        whole = _DERIVE[catalogue.plain(base_name)](catalogue.plain(name), split, base, values)
     about = catalogue.describe(name, stand_in=stand_in)
-    record = {
-        **whole.record,
-        "name": name,
-        "split": split,
-        "stand_in": stand_in,
-        "title": about["title"],
-        "official": about["official"],
-        "derived_from": about["derived_from"],
-        "classes": about["classes"],
-        "options": values,
-    }
+    kept = {key: about[key] for key in ("title", "official", "derived_from", "classes")}
+    record = {**whole.record, "name": name, "split": split, "stand_in": stand_in, **kept, "options": values}
     if own:
         mine = own["name"]
         record |= {"name": f"{name}-{mine}", "title": f"{mine}, made like {about['title']}", "official": False}
@@ -63,7 +54,7 @@ def prepare(
     out_root: Path,
     *,
     stand_in: bool,
-    options: Mapping[str, Any] = _NONE,
+    options: Mapping[str, Any] = {},
     own: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a split to `out_root/<name>/<split>/`, or, for own data, `out_root/<name>-<own name>/<split>/`. Return it.
@@ -89,12 +80,6 @@ def prepare(
         return folder if _is_there(made, folder) else arrays.save(made, folder)
 
 
-def load(name: str, split: str, root: Path) -> Arrays:
-    """Read the split that `prepare` wrote below `root`. Raises UserError as `recaps.arrays.read` does."""
-    catalogue.check_split(name, split)
-    return arrays.read(Path(root) / name / split)
-
-
 def _is_there(made: Arrays, folder: Path) -> bool:
     """Return whether the folder holds this split, whole and with the same content."""
     try:
@@ -108,11 +93,6 @@ def _is_there(made: Arrays, folder: Path) -> bool:
         and there.factors.keys() == made.factors.keys()
         and all(np.array_equal(there.factors[name], values) for name, values in made.factors.items())
     )
-
-
-def _derived(name: str, split: str, base: Arrays, options: Mapping[str, Any]) -> Arrays:
-    like = catalogue.plain(name)
-    return _DERIVE[catalogue.entry(like).base or like](like, split, base, options)
 
 
 def _own(name: str, split: str, settings: Mapping[str, Any]) -> Arrays:

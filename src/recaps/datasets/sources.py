@@ -111,22 +111,14 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
 
 
 def files(dataset: str) -> list[SourceFile]:
-    """Return the official files of a base set. Those of a split are in the order in which they are read.
-
-    Raises:
-        UserError: there is no such data set; the message names the nearest.
-    """
+    """Return the official files of a base set, or raise UserError. Those of a split are in the order of reading."""
     if dataset not in _SOURCES:
         raise UserError(f"no source for the data set {dataset!r}{nearest(dataset, _SOURCES)}")
     return list(_SOURCES[dataset])
 
 
 def file(dataset: str, name: str) -> SourceFile:
-    """Return an official file by its name.
-
-    Raises:
-        UserError: there is no such data set, or it has no such file.
-    """
+    """Return an official file by its name. Raise UserError if there is no such data set, or it has no such file."""
     known = {source.name: source for source in files(dataset)}
     if name not in known:
         raise UserError(f"the data set {dataset!r} has no file {name!r}{nearest(name, known)}")

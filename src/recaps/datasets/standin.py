@@ -87,32 +87,22 @@ def _cubic(size_out: int, size_in: int) -> npt.NDArray[np.float64]:
 def _centred(boxes: Pictures) -> Pictures:
     border = (_SIZE - boxes.shape[-1]) // 2
     images = warp.pad(boxes, border)
-    mass = images.sum(axis=(1, 2), dtype=np.int64)
+    mass = np.maximum(images.sum(axis=(1, 2), dtype=np.int64), 1)
     places = np.arange(_SIZE) - (_SIZE - 1) / 2
-    off_y = (images.sum(axis=2, dtype=np.int64) @ places) / np.maximum(mass, 1)
-    off_x = (images.sum(axis=1, dtype=np.int64) @ places) / np.maximum(mass, 1)
-    down, right = (-np.clip(np.rint(off), -border, border).astype(np.int64) for off in (off_y, off_x))
+    offsets = ((images.sum(axis=axis, dtype=np.int64) @ places) / mass for axis in (2, 1))
+    down, right = (-np.clip(np.rint(off), -border, border).astype(np.int64) for off in offsets)
     return warp.shift(images, down, right)
 
 
 def _embroidered(digits: Pictures) -> Pictures:
     """Make thick, striped digits with a bright outline, to look different from MNIST."""
-    thick = _grown(digits)
-    hem = _grown(thick).astype(np.int16) - thick
+    from scipy.ndimage import maximum_filter
+
+    thick = maximum_filter(digits, (1, 3, 3), mode="constant")
+    hem = maximum_filter(thick, (1, 3, 3), mode="constant").astype(np.int16) - thick
     rows, columns = np.indices(digits.shape[1:])
     stripes = np.where((rows + columns) % 4 < 2, 0.75, 0.25)
     return np.clip(thick * stripes + hem, 0, 255).astype(np.uint8)
-
-
-def _grown(images: Pictures) -> Pictures:
-    """Return the maximum of each 3x3 neighbourhood."""
-    padded = warp.pad(images, 1)
-    height, width = images.shape[1:]
-    out: Pictures = images
-    for dy in range(3):
-        for dx in range(3):
-            out = np.maximum(out, padded[:, dy : dy + height, dx : dx + width])
-    return out
 
 
 def _on_photographs(digits: Pictures, split: str) -> Pictures:

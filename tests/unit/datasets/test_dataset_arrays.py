@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from recaps import io
-from recaps.arrays import Arrays, save
-from recaps.datasets import preparation
+from recaps.arrays import Arrays, read, save
 from recaps.errors import UserError
 
 pytestmark = pytest.mark.unit
@@ -25,7 +24,7 @@ def example(n: int = 6) -> Arrays:
 def test_round_trip(tmp_path: Path) -> None:
     arrays = example()
     save(arrays, tmp_path / "mnist" / "test")
-    loaded = preparation.load("mnist", "test", tmp_path)
+    loaded = read(tmp_path / "mnist" / "test")
     assert isinstance(loaded.images, np.memmap)
     np.testing.assert_array_equal(loaded.images, arrays.images)
     np.testing.assert_array_equal(loaded.labels, arrays.labels)
@@ -56,11 +55,7 @@ def test_digest_sees_every_part() -> None:
 
 def test_not_prepared_yet(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"record\.json: no such file; prepare this split first"):
-        preparation.load("mnist", "test", tmp_path)
-    with pytest.raises(UserError, match="did you mean 'mnist'"):
-        preparation.load("mnits", "test", tmp_path)
-    with pytest.raises(UserError, match="no split 'valid'"):
-        preparation.load("mnist", "valid", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 @pytest.mark.parametrize("name", ["images.npy", "labels.npy", "factors.npz"])
@@ -69,32 +64,32 @@ def test_truncated(tmp_path: Path, name: str, keep: int) -> None:
     path = save(example(), tmp_path / "mnist" / "test") / name
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=rf"{name}: truncated or damaged .*delete the folder and run again\Z"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 @pytest.mark.parametrize("name", ["images.npy", "labels.npy", "factors.npz"])
 def test_missing_file(tmp_path: Path, name: str) -> None:
     (save(example(), tmp_path / "mnist" / "test") / name).unlink()
     with pytest.raises(UserError, match=f"{name}: no such file"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     folder = save(example(), tmp_path / "mnist" / "test")
     np.save(folder / "labels.npy", np.zeros(5, np.int64))
     with pytest.raises(UserError, match=r"labels are int64 \(5,\), not int64 \[6\]"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
     save(example(5), folder)
     io.write_json(folder / "record.json", {"shape": [6, 1, 28, 28]})
     with pytest.raises(UserError, match="its record says"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     folder = save(example(), tmp_path / "mnist" / "test")
     np.save(folder / "labels.npy", np.array([print] * 6, object), allow_pickle=True)
     with pytest.raises(UserError, match="truncated or damaged"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 def test_a_save_that_is_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +102,7 @@ def test_a_save_that_is_interrupted_is_not_taken_for_whole(tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         save(example(5), folder)
     with pytest.raises(UserError, match=r"record\.json: no such file"):
-        preparation.load("mnist", "test", tmp_path)
+        read(tmp_path / "mnist" / "test")
 
 
 def test_wrong_types_are_a_programming_error() -> None:

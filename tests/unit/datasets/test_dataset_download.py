@@ -7,6 +7,7 @@ import errno
 import hashlib
 import logging
 import multiprocessing
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -285,7 +286,7 @@ def test_full_disk(serve: Callable[..., Server], tmp_path: Path, monkeypatch: py
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(download, "_sync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(TryAgain, match=r"\A[^\n]*f\.gz: the disk is full; free some space and run again[^\n]*\Z"):
         fetch(source(serve().url), tmp_path)
     assert names(tmp_path) == ["f.gz.part"]

@@ -10,6 +10,7 @@ import dataset_writers as write
 import numpy as np
 import pytest
 
+from recaps.arrays import read
 from recaps.datasets import catalogue, preparation, sources
 from recaps.datasets.formats import smallnorb
 from recaps.errors import UserError
@@ -51,13 +52,13 @@ def test_mnist_and_what_is_derived_from_it(tmp_path: Path, register) -> None:  #
     for name in ("mnist", "mnist-40", "mnist-shifted", "mnist-40-shifted", "mnist-rotated", "affnist-generated"):
         options = {"versions": 2} if name == "affnist-generated" else {}
         preparation.prepare(name, "test", tmp_path, out, stand_in=False, options=options)
-        record = preparation.load(name, "test", out).record
+        record = read(out / name / "test").record
         assert record["stand_in"] is False
         assert [source["path"] for source in record["sources"]] == catalogue.raw_inputs(name, "test")
         assert all(len(source["sha256"]) == 64 for source in record["sources"])
-    plain, padded = preparation.load("mnist", "test", out), preparation.load("mnist-40", "test", out)
+    plain, padded = read(out / "mnist" / "test"), read(out / "mnist-40" / "test")
     np.testing.assert_array_equal(plain.images, padded.images[:, :, 6:-6, 6:-6])
-    assert len(preparation.load("affnist-generated", "test", out)) == 24
+    assert len(read(out / "affnist-generated" / "test")) == 24
 
 
 def test_a_changed_file_is_refused(tmp_path: Path, register) -> None:  # type: ignore[no-untyped-def]
@@ -122,7 +123,7 @@ def test_what_is_derived_from_smallnorb(tmp_path: Path, register) -> None:  # ty
     for name in ("smallnorb-48", "smallnorb-48-azimuth", "smallnorb-48-elevation"):
         for split in catalogue.entry(name).splits:
             preparation.prepare(name, split, tmp_path, out, stand_in=False)
-            made = preparation.load(name, split, out)
+            made = read(out / name / split)
             images, labels, info = parts["train" if split == "train" else "test"]
             rows = list(range(108))
             if name != "smallnorb-48":

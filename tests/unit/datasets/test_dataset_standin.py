@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recaps.arrays import Arrays
+from recaps.arrays import Arrays, read
 from recaps.datasets import catalogue, preparation, standin
 from recaps.datasets.formats.smallnorb import INSTANCES
 from recaps.errors import UserError
@@ -135,7 +135,7 @@ def test_prepare_and_load(tmp_path: Path) -> None:
     folder = preparation.prepare("mnist-40", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": 30})
     assert folder == tmp_path / "mnist-40" / "test"
     assert sorted(path.name for path in folder.iterdir()) == ["factors.npz", "images.npy", "labels.npy", "record.json"]
-    loaded = preparation.load("mnist-40", "test", tmp_path)
+    loaded = read(tmp_path / "mnist-40" / "test")
     record = loaded.record
     assert (record["name"], record["split"], record["derived_from"]) == ("mnist-40", "test", "mnist")
     assert record["options"] == {"limit": 30}
@@ -147,6 +147,10 @@ def test_prepare_and_load(tmp_path: Path) -> None:
 def test_prepare_refuses_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'degrees'"):
         preparation.prepare("mnist-rotated", "test", NOWHERE, tmp_path, stand_in=True, options={"degree": 3})
+    with pytest.raises(UserError, match="did you mean 'mnist'"):
+        preparation.prepare("mnits", "test", NOWHERE, tmp_path, stand_in=True)
+    with pytest.raises(UserError, match="no split 'valid'"):
+        preparation.prepare("mnist", "valid", NOWHERE, tmp_path, stand_in=True)
     with pytest.raises(UserError, match="no split"):
         preparation.prepare("affnist-generated", "train", NOWHERE, tmp_path, stand_in=True)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz: no such file; run `snakemake data` first"):
@@ -163,7 +167,7 @@ def prepare_many(out: Path, together: Barrier) -> None:
         together.wait(60)
         preparation.prepare("mnist-40", "test", NOWHERE, out / str(n), stand_in=True, options={"limit": 30})
         for _ in range(50):
-            loaded = preparation.load("mnist-40", "test", out / str(n))
+            loaded = read(out / str(n) / "mnist-40" / "test")
             assert loaded.record["digest"] == loaded.digest()
 
 
@@ -183,7 +187,7 @@ def test_a_split_that_is_there_stays_and_another_one_replaces_it(tmp_path: Path)
     def prepare(limit: int) -> int:
         """Return the number of the file of images, which a new file would change."""
         made = preparation.prepare("mnist", "test", NOWHERE, tmp_path, stand_in=True, options={"limit": limit})
-        assert len(preparation.load("mnist", "test", tmp_path)) == limit
+        assert len(read(tmp_path / "mnist" / "test")) == limit
         return (made / "images.npy").stat().st_ino
 
     before = prepare(30)

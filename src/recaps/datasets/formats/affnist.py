@@ -10,16 +10,18 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recaps.datasets.archive import broken, listing, members
+from recaps.datasets.archive import broken, is_file, listing, members, zip_problem
 
 SIZE = 40
 _HEADER = b"MATLAB 5.0 MAT-file"
+_is_matrix = partial(is_file, ending=".mat")
 
 Batch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]
 
@@ -29,21 +31,15 @@ def problem(path: Path) -> str | None:
 
     This replaces the checksums that affNIST did not publish.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            matrices = [name for name in archive.namelist() if _is_matrix(name)]
-            if not matrices:
-                return "holds no .mat file"
-            damaged = archive.testzip()
-            if damaged:
-                return f"member {damaged} is damaged"
-            for name in matrices:
-                with archive.open(name) as file:
-                    if file.read(len(_HEADER)) != _HEADER:
-                        return f"member {name} is not a MATLAB 5 file"
-    except Exception as error:  # zipfile raises many kinds for broken bytes
-        return f"not a whole zip archive ({error})"
-    return None
+    if problem := zip_problem(path):
+        return problem
+    with zipfile.ZipFile(path) as archive:
+        matrices = [name for name in archive.namelist() if _is_matrix(name)]
+        for name in matrices:
+            with archive.open(name) as file:
+                if file.read(len(_HEADER)) != _HEADER:
+                    return f"member {name} is not a MATLAB 5 file"
+    return None if matrices else "holds no .mat file"
 
 
 def read(path: Path, *, versions: int | None = None) -> Iterator[Batch]:
@@ -71,10 +67,14 @@ def parse(path: Path, name: str, content: bytes) -> Batch:
     """Parse a .mat file; `path` and `name` are for messages. Returns a batch and raises errors as `read` does."""
     where = f"{name}:"
     fields = _fields(path, where, content)
-    images = _image(path, where, fields)
+    for key in ("image", "label_int"):
+        if key not in fields:
+            raise broken(path, f"{where} no field {key} (it has {', '.join(sorted(fields))})")
+    image = fields["image"]
+    if image.dtype != np.uint8 or image.ndim != 2 or image.shape[0] != SIZE * SIZE:
+        raise broken(path, f"{where} image is {image.dtype} {image.shape}, expected uint8 {SIZE * SIZE} x N")
+    images = np.ascontiguousarray(image.T).reshape(-1, 1, SIZE, SIZE)
     n = len(images)
-    if "label_int" not in fields:
-        raise broken(path, f"{where} no field label_int (it has {', '.join(sorted(fields))})")
     labels = _whole(path, f"{where} label_int", fields["label_int"], n)
     if n and not 0 <= labels.min() <= labels.max() <= 9:
         raise broken(path, f"{where} label out of range 0 to 9 ({labels.min()} to {labels.max()})")
@@ -89,10 +89,6 @@ def parse(path: Path, name: str, content: bytes) -> Batch:
             raise broken(path, f"{where} human_readable_transform is {transform.shape}, expected k x {n}")
         factors["transform"] = transform.T.astype(np.float32)
     return images, labels, factors
-
-
-def _is_matrix(name: str) -> bool:
-    return name.endswith(".mat") and not PurePosixPath(name).name.startswith(".")
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -115,15 +111,6 @@ def _fields(path: Path, where: str, content: bytes) -> dict[str, npt.NDArray[Any
     if struct.dtype.names is None or struct.size != 1:
         raise broken(path, f"{where} affNISTdata is not a single MATLAB struct")
     return {key: np.asarray(struct[key].item()) for key in struct.dtype.names}
-
-
-def _image(path: Path, where: str, fields: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
-    image = fields.get("image")
-    if image is None:
-        raise broken(path, f"{where} no field image (it has {', '.join(sorted(fields))})")
-    if image.dtype != np.uint8 or image.ndim != 2 or image.shape[0] != SIZE * SIZE:
-        raise broken(path, f"{where} image is {image.dtype} {image.shape}, expected uint8 {SIZE * SIZE} x N")
-    return np.ascontiguousarray(image.T).reshape(-1, 1, SIZE, SIZE)
 
 
 def _whole(path: Path, where: str, values: npt.NDArray[Any], n: int) -> npt.NDArray[np.int64]:

@@ -23,19 +23,15 @@ def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uin
     """
     names = [f"{_FOLDER}/{batch}" for batch in _BATCHES[split]]
     found = dict(members(path, lambda name: name in names))
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise broken(path, f"no member {missing[0]}")
-    records = np.concatenate([_records(path, name, found[name]) for name in names])
+    for name in names:
+        if name not in found:
+            raise broken(path, f"no member {name}")
+        if len(found[name]) % _RECORD:
+            raise broken(path, f"{name} has {len(found[name])} bytes, not a multiple of {_RECORD}")
+    records = np.frombuffer(b"".join(found[name] for name in names), np.uint8).reshape(-1, _RECORD)
     if len(records) != expected_n:
         raise broken(path, f"{len(records)} images in split {split!r}, expected {expected_n}")
     labels = records[:, 0].astype(np.int64)
     if labels.size and labels.max() >= len(CLASSES):
         raise broken(path, f"label {labels.max()} out of range 0 to {len(CLASSES) - 1}")
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
-
-
-def _records(path: Path, name: str, content: bytes) -> npt.NDArray[np.uint8]:
-    if len(content) % _RECORD:
-        raise broken(path, f"{name} has {len(content)} bytes, not a multiple of {_RECORD}")
-    return np.frombuffer(content, np.uint8).reshape(-1, _RECORD)

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from recaps.datasets.archive import broken
-from recaps.datasets.formats import gz
+from recaps.datasets.archive import broken, gunzip
 
 
 def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -20,7 +19,7 @@ def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
     Raises:
         UserError: the file is truncated, has a wrong magic number, or its length does not match its dimensions.
     """
-    content = gz.read(path)
+    content = gunzip(path)
     magic = bytes((0, 0, 8, dimensions))
     if content[:4] != magic:
         raise broken(path, f"magic number {content[:4].hex()}, expected {magic.hex()} (IDX of bytes)")

@@ -33,7 +33,5 @@ def read(path: Path, split: str, *, expected_n: int) -> tuple[npt.NDArray[np.uin
     if len(found) != expected_n:
         raise broken(path, f"{len(found)} images in split {split!r}, expected {expected_n}")
     found.sort(key=lambda item: item[:2])
-    images = np.empty((expected_n, 3, _SIZE, _SIZE), np.uint8)
-    for row, (_, _, pixels) in enumerate(found):
-        images[row] = pixels.transpose(2, 0, 1)
+    images = np.stack([pixels.transpose(2, 0, 1) for _, _, pixels in found])
     return images, np.array([label for _, label, _ in found], np.int64)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recaps.datasets.archive import broken, members
-from recaps.datasets.formats import gz
+from recaps.datasets.archive import broken, gunzip, is_file, members
 
 _TYPES = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 FACTORS = ("instance", "elevation", "azimuth", "lighting")
@@ -32,7 +31,7 @@ def read_matrix(path: Path) -> npt.NDArray[Any]:
     Raises:
         UserError: the file is truncated, has an unknown magic number, or its length does not match its dimensions.
     """
-    return _parsed(path, gz.read(path))
+    return _parsed(path, gunzip(path))
 
 
 def _parsed(path: Path, content: bytes) -> npt.NDArray[Any]:
@@ -74,7 +73,7 @@ def read_zip(path: Path, split: str, *, expected_n: int) -> Scenes:
     """Read a split from a zip archive of its matrices, `*-dat.mat`, `*-cat.mat` and `*-info.mat`, as `read` does."""
     matrices = []
     for ending in ("-dat.mat", "-cat.mat", "-info.mat"):
-        found = list(members(path, partial(_is_file, ending)))
+        found = list(members(path, partial(is_file, ending=ending)))
         if len(found) != 1:
             raise broken(path, f"{len(found)} files *{ending}, expected 1")
         matrices.append(_parsed(path, found[0][1]))
@@ -92,11 +91,6 @@ def scenes(paths: Sequence[Path], matrices: Sequence[npt.NDArray[Any]], split: s
     for name, allowed in {"instance": INSTANCES[split], **_ALLOWED}.items():
         _check(info, name, factors[name], allowed)
     return images, labels, factors
-
-
-def _is_file(ending: str, name: str) -> bool:
-    """Return whether a member's name has this ending. macOS adds hidden files with the same endings."""
-    return name.endswith(ending) and not PurePosixPath(name).name.startswith(".")
 
 
 def _shaped(path: Path, matrix: npt.NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> npt.NDArray[Any]:
