@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z0-9][a-z0-9-]*$")]
 SetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+$")]
-
 LatentsName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*/[a-z_]+(@[a-z0-9][a-z0-9-]*)?$")]
 
 

@@ -193,8 +193,7 @@ def _paper(file: Path, config: Config, scale: str, scales: Collection[str]) -> P
     values = read_yaml(file)
     own = values.get("variants") or {}
     at_scale = _at_scale(values.pop("scales", None) or {}, scale, scales, f"{short(file)}: scales")
-    defaults = values.pop("defaults", {})
-    defaults = merge(defaults, at_scale.get("defaults", {}))
+    defaults = merge(values.pop("defaults", {}), at_scale.get("defaults", {}))
     at_scale = {key: value for key, value in at_scale.items() if key != "defaults"}
     overrides = config.overrides.get(file.parent.name, {})
     for changes, where in ((at_scale, f"{short(file)}: scales.{scale}"), (overrides, "config: overrides")):

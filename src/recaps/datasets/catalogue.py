@@ -254,9 +254,7 @@ def base_of(name: str, split: str) -> tuple[str, str]:
     """Return the base of a split, e.g. (`mnist`, `train`) for (`affnist-generated`, `validation`)."""
     check_split(name, split)
     base = entry(name).base
-    if base is None:
-        return name, split
-    return base, DERIVED_FROM.get(split, "train")
+    return (base, DERIVED_FROM.get(split, "train")) if base else (name, split)
 
 
 def replaceable() -> list[str]:

@@ -74,7 +74,6 @@ def halved(images: Images, *, average: bool) -> Images:
     if not average:
         return images[..., ::2, ::2]
     total = np.full(images[..., ::2, ::2].shape, 2, np.uint16)
-    for down in range(2):
-        for right in range(2):
-            total += images[..., down::2, right::2]
+    for down, right in np.ndindex(2, 2):
+        total += images[..., down::2, right::2]
     return (total // 4).astype(np.uint8)

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +69,8 @@ def read(
         raise UserError(f"{path}: no such file or folder")
     if len(parts) == 1:
         parts = _divided(parts["train"], test_fraction, seed)
-    shapes = {split: images.shape[1:] for split, (images, _) in parts.items()}
-    if len(set(shapes.values())) > 1:
-        train, test = ("x".join(map(str, shapes[split])) for split in SPLITS)
+    train, test = ("x".join(map(str, parts[split][0].shape[1:])) for split in SPLITS)
+    if train != test:
         raise UserError(f"{path}: training images are {train}, test images {test}")
     record = {"sources": sources, "seed": seed, "parameters": notes, "classes": len(names), "class_names": names}
     made = {}
@@ -317,7 +316,7 @@ def _pictures(folder: Path) -> list[Path]:
     return found
 
 
-def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> Array:
+def _decoded(files: Sequence[Path], background: int, notes: dict[str, Any]) -> Array:
     """Return pictures as bytes [N, H, W, C], with three channels if any picture has colour.
 
     They look as viewers show them: turned as their EXIF data say, and on a background where they are transparent.
@@ -326,7 +325,6 @@ def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> A
     from PIL import Image, ImageOps
 
     pictures = list[Array]()
-    first: Path | None = None
     for file in files:
         try:
             with Image.open(file) as opened:
@@ -343,9 +341,8 @@ def _decoded(files: Iterable[Path], background: int, notes: dict[str, Any]) -> A
             raise UserError(f"{file}: not a whole picture ({_reason(error)})") from error
         if n > 1:
             raise UserError(f"{file}: has {n} pictures; save each in a file of its own")
-        first = first or file
         if pictures and pixels.shape[:2] != pictures[0].shape[:2]:
-            raise UserError(f"{file}: {_size(pixels.shape)}, but {first.name} is {_size(pictures[0].shape)}")
+            raise UserError(f"{file}: {_size(pixels.shape)}, but {files[0].name} is {_size(pictures[0].shape)}")
         if pixels.shape[0] != pixels.shape[1]:
             raise UserError(f"{file}: {_size(pixels.shape)}; crop or pad pictures to squares")
         pictures.append(pixels)

@@ -44,11 +44,6 @@ _HUB = "https://huggingface.co/datasets"
 _PARQUET = f"{_HUB}/Ramos-Ramos/smallnorb/resolve/7962619a7ba6dfcc7d16e4e2d948d846f9624b15/data"
 _ZIP = f"{_HUB}/randall-lab/small-norb/resolve/main"
 
-
-def _parquet(name: str, there: str) -> SourceFile:
-    return SourceFile("smallnorb-parquet", name, (f"{_PARQUET}/{there}",), None, None)
-
-
 _SOURCES: dict[str, tuple[SourceFile, ...]] = {
     "mnist": _table(
         "mnist",
@@ -93,9 +88,9 @@ _SOURCES: dict[str, tuple[SourceFile, ...]] = {
         (f"{_NORB_TEST}-cat.mat.gz", 347, "ecaf6d5bb8c3bc5eab9cf0258f6d2198dd474e016e374836fc097f2e5ff509ff"),
         (f"{_NORB_TEST}-info.mat.gz", 10428, "16adf314226327ee006d1a44db8cfef52773c06c829951d5653a9f6f310248a2"),
     ),
-    "smallnorb-parquet": (
-        _parquet("train.parquet", "train-00000-of-00001-ba54590c34eb8af1.parquet"),
-        _parquet("test.parquet", "test-00000-of-00001-b4af1727fb5b132e.parquet"),
+    "smallnorb-parquet": tuple(
+        SourceFile("smallnorb-parquet", f"{split}.parquet", (f"{_PARQUET}/{split}-{rest}.parquet",), None, None)
+        for split, rest in (("train", "00000-of-00001-ba54590c34eb8af1"), ("test", "00000-of-00001-b4af1727fb5b132e"))
     ),
     "smallnorb-zip": _table(
         "smallnorb-zip", (f"{_ZIP}/smallnorb-",), ("train.zip", None, None), ("test.zip", None, None)

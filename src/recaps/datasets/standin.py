@@ -31,17 +31,15 @@ def read(name: str, split: str, options: Mapping[str, Any]) -> Arrays:
     """
     if catalogue.plain(name) == "smallnorb":
         small, targets = _sources()
-        images, labels, factors = standin_stereo.render(enlarged(small), targets, split, options["limit"])
-        return Arrays(images, labels, factors, _record())
+        return Arrays(*standin_stereo.render(enlarged(small), targets, split, options["limit"]), _record())
     digits, labels = mnist("test" if split == "test" else "train")
-    if name == "affnist":
-        base = Arrays(digits[:, None], labels, {}, _record())
-        return derived.derive("affnist-generated", split, base, {**options, "limit": None})
-    if name == "mnist":
-        return Arrays(digits[:, None], labels, {}, _record())
     if name == "fashion-mnist":
-        return Arrays(_embroidered(digits)[:, None], labels, {}, _record())
-    return Arrays(_on_photographs(digits, split), labels, {}, _record())
+        digits = _embroidered(digits)
+    images = _on_photographs(digits, split) if name.startswith("cifar10") else digits[:, None]
+    made = Arrays(images, labels, {}, _record())
+    if name == "affnist":
+        return derived.derive("affnist-generated", split, made, {**options, "limit": None})
+    return made
 
 
 def mnist(split: str) -> tuple[Pictures, Labels]:

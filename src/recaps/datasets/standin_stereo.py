@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recaps.datasets import derived, warp
-from recaps.datasets.formats.smallnorb import INSTANCES
+from recaps.datasets.formats.smallnorb import INSTANCES, Scenes
 
 _DEFAULT_N = 1200
 _SIZE = 96
@@ -34,9 +34,7 @@ _GROUND, _TOP, _RELIEF = 190.0, 70.0, 90.0
 Floats = npt.NDArray[np.floating[Any]]
 
 
-def render(
-    pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64], split: str, limit: int | None
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], dict[str, npt.NDArray[np.int64]]]:
+def render(pictures: npt.NDArray[np.uint8], targets: npt.NDArray[np.int64], split: str, limit: int | None) -> Scenes:
     """Render `limit` scenes (default 1,200, at most 24,300) with classes in turn and random other factors.
 
     Args:

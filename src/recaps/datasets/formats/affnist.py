@@ -79,8 +79,7 @@ def parse(path: Path, name: str, content: bytes) -> Batch:
     if n and not 0 <= labels.min() <= labels.max() <= 9:
         raise broken(path, f"{where} label out of range 0 to 9 ({labels.min()} to {labels.max()})")
     factors: dict[str, npt.NDArray[Any]] = {}
-    ids = [key for key in fields if _is_original_id(key)]
-    if ids:
+    if ids := [key for key in fields if _is_original_id(key)]:
         originals = _whole(path, f"{where} {ids[0]}", fields[ids[0]], n)
         factors["original"] = originals - 1 if n and originals.min() >= 1 else originals
     if "human_readable_transform" in fields:

@@ -33,19 +33,19 @@ def read(path: Path, *, dimensions: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def read_images(path: Path, *, expected_n: int, size: int = 28) -> npt.NDArray[np.uint8]:
-    """Read images `[N, 1, size, size]`. Raises UserError unless there are `expected_n` of this size."""
+def read_images(path: Path, *, expected_n: int) -> npt.NDArray[np.uint8]:
+    """Read images `[N, 1, 28, 28]`. Raises UserError unless there are `expected_n` of this size."""
     images = read(path, dimensions=3)
-    if images.shape != (expected_n, size, size):
-        raise broken(path, f"images of shape {images.shape}, expected {(expected_n, size, size)}")
+    if images.shape != (expected_n, 28, 28):
+        raise broken(path, f"images of shape {images.shape}, expected {(expected_n, 28, 28)}")
     return images[:, None]
 
 
-def read_labels(path: Path, *, expected_n: int, classes: int = 10) -> npt.NDArray[np.int64]:
-    """Read labels `[N]`. Raises UserError unless there are `expected_n`, all below `classes`."""
+def read_labels(path: Path, *, expected_n: int) -> npt.NDArray[np.int64]:
+    """Read labels `[N]`. Raises UserError unless there are `expected_n`, all below 10."""
     labels = read(path, dimensions=1).astype(np.int64)
     if labels.shape != (expected_n,):
         raise broken(path, f"{len(labels)} labels, expected {expected_n}")
-    if labels.size and labels.max() >= classes:
-        raise broken(path, f"label {labels.max()} out of range 0 to {classes - 1}")
+    if labels.size and labels.max() >= 10:
+        raise broken(path, f"label {labels.max()} out of range 0 to 9")
     return labels
