@@ -134,6 +134,11 @@ class Ordering(_Claim):
     published: tuple[FiniteFloat, ...] = ()
     """The values in the same order, if the paper prints them."""
 
+    @property
+    def mark(self) -> str:
+        """What stands between two values in this order."""
+        return " > " if self.order == "descending" else " < "
+
     @model_validator(mode="after")
     def _published_fits(self) -> Ordering:
         if not self.published:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,33 +88,25 @@ def markdown(values: pd.DataFrame) -> str:
     of unit `count`. Missing values are empty cells."""
     shown = _rounded(values)
     rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
-    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
 
 
 def _latex(values: pd.DataFrame, caption: str) -> str:
     shown = _rounded(values)
-    lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in shown.to_numpy().tolist()]
-    head = " & ".join(_escape(column) for column in shown.columns) + r" \\"
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{_escape(caption)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (shown.shape[1] - 1)}}}",
-            r"\hline",
-            head,
-            r"\hline",
-            *lines,
-            r"\hline",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    head, *rows = (" & ".join(map(_escape, row)) + r" \\" for row in (shown.columns, *shown.to_numpy().tolist()))
+    body = "\n".join([r"\hline", head, r"\hline", *rows, r"\hline"])
+    return rf"""\begin{{table}}
+\caption{{{_escape(caption)}}}
+\begin{{tabular}}{{l{"r" * (shown.shape[1] - 1)}}}
+{body}
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 def _escape(text: Any) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text)).replace("->", r"$\to$")
+    return str(text).translate(str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | special)).replace("->", r"$\to$")
 
 
 def _rounded(values: pd.DataFrame) -> pd.DataFrame:
@@ -162,27 +154,19 @@ def save(drawing: Figure, file: Path) -> None:
     metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
     with io.atomic(file) as temporary:
         drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
-        if file.suffix == ".png":
-            _drop_transparency(temporary)
-
-
-def _drop_transparency(file: Path) -> None:
-    """Write a picture again without transparency, which no drawing has and an eighth of the file is for."""
-    with Image.open(file) as picture:
-        opaque = picture.convert("RGB")
-    opaque.save(file, format="png", compress_level=9)
+        if file.suffix == ".png":  # without transparency, which no drawing has and an eighth of the file is for
+            with Image.open(temporary) as picture:
+                opaque = picture.convert("RGB")
+            opaque.save(temporary, format="png", compress_level=9)
 
 
 def _function(results: Results, kind: str, name: str) -> Callable[[Results], Any]:
     """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
-    place = f"{kind}:{name.replace('-', '_')}"
+    module, function = kind, name.replace("-", "_")
     if isinstance(results.paper, Studied):
         drawn_by = results.paper.study.drawn_by
         if kind == "tables" or not drawn_by:
-            return {"tables": studies.table, "figures": studies.figure}[kind]
-        place = drawn_by
-    module, _, function = place.partition(":")
-    made: Callable[[Results], Any] = getattr(
-        importlib.import_module(f"recaps.papers.{of(results.name)}.{module}"), function
-    )
+            return studies.table if kind == "tables" else studies.figure
+        module, function = drawn_by.split(":")
+    made: Callable[[Results], Any] = getattr(import_module(f"recaps.papers.{of(results.name)}.{module}"), function)
     return made

@@ -30,9 +30,7 @@ COLUMNS = 4
 
 def shown(card: pd.DataFrame) -> pd.DataFrame:
     """Return the measured numbers in percent of a scorecard, as numbers in `ours` and `published`."""
-    rows = card[
-        (card["kind"] == "number") & (card["unit"] == "percent") & (card["ours"] != "") & (card["role"] == "claim")
-    ]
+    rows = card.query("kind == 'number' and unit == 'percent' and ours != '' and role == 'claim'")
     published = rows["published"].str.split().str[0].astype(float)
     return rows.assign(ours=rows["ours"].astype(float), published=published)
 
