@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -185,7 +185,7 @@ class Deciding(Section):
 
 
 Claim = Number | Ordering | Bound
-KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Number, "ordering": Ordering, "bound": Bound}
+KINDS: dict[str, type[Claim]] = {"number": Number, "ordering": Ordering, "bound": Bound}
 
 
 def read(file: Path) -> list[Claim]:
@@ -219,16 +219,16 @@ def read(file: Path) -> list[Claim]:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
     for place, row in enumerate(deciding, start=1):
-        claims = _decided(claims, check(Deciding, row, f"{file}: deciding {place}"), f"{file}: deciding {place}")
+        claims = _decided(claims, row, f"{file}: deciding {place}")
     return claims
 
 
 def printed(claims: Sequence[Claim]) -> dict[str, Printed]:
     """The printed values of claims, by claim id."""
-    numbers = [claim for claim in claims if isinstance(claim, Number)]
     return {
         each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label, each.seeds, each.sd)
-        for each in numbers
+        for each in claims
+        if isinstance(each, Number)
     }
 
 
@@ -259,18 +259,14 @@ def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:
         raise UserError(f"{where}: with: no word '{error.args[0]}'{nearest(error.args[0], words)}") from error
 
 
-def _decided(claims: list[Claim], deciding: Deciding, where: str) -> list[Claim]:
-    """The claims, with what would decide those that it names."""
+def _decided(claims: list[Claim], row: Any, where: str) -> list[Claim]:
+    """The claims, with what would decide those that an entry of `deciding` names."""
+    deciding, ids, named = check(Deciding, row, where), [claim.id for claim in claims], set[str]()
     for pattern in deciding.claims:
-        if not any(fnmatchcase(claim.id, pattern) for claim in claims):
-            hint = nearest(pattern, [claim.id for claim in claims])
-            raise UserError(f"{where}: claims: no claim is named '{pattern}'{hint}")
-    return [
-        claim.model_copy(update={"decides": deciding.runs})
-        if any(fnmatchcase(claim.id, pattern) for pattern in deciding.claims)
-        else claim
-        for claim in claims
-    ]
+        if not (found := fnmatch.filter(ids, pattern)):
+            raise UserError(f"{where}: claims: no claim is named '{pattern}'{nearest(pattern, ids)}")
+        named |= {*found}
+    return [claim.model_copy(update={"decides": deciding.runs}) if claim.id in named else claim for claim in claims]
 
 
 def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others: Collection[str] = ()) -> None:
@@ -280,8 +276,7 @@ def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others:
     """
     for claim in claims:
         if claim.measured_in not in papers:
-            hint = nearest(claim.measured_in, papers)
-            what = "study" if claim.study else "paper"
+            what, hint = "study" if claim.study else "paper", nearest(claim.measured_in, papers)
             raise UserError(f"claims: {claim.id}: there is no {what} '{claim.measured_in}'{hint}")
         variants = {*papers[claim.measured_in].variants, *(() if claim.study else others)}
         for measure in claim.measures:

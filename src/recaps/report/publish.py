@@ -83,7 +83,6 @@ def publish(
         UserError: a paper is unfinished, uses stand-in data or uncommitted changes, was made with other settings than
             today's, or is too large. `published` is then unchanged.
     """
-    results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
     values = {"scale": results.name, "papers": sorted(set(map(of, chosen))), "without": without}
     with _replacing(published) as building:
@@ -443,24 +442,21 @@ def _draw_paper(results: Results, published: Layout) -> list[str]:
 
 def _marked(paper: Paper, kept: Collection[str]) -> Paper:
     """The paper with captions that say which pictures are kept."""
-    figures = {
-        name: figure.model_copy(update={"caption": f"{figure.caption} {KEPT}"}) if name in kept else figure
-        for name, figure in paper.figures.items()
-    }
-    return paper.model_copy(update={"figures": figures})
+    figures = {name: paper.figures[name] for name in kept}
+    marked = {key: each.model_copy(update={"caption": f"{each.caption} {KEPT}"}) for key, each in figures.items()}
+    return paper.model_copy(update={"figures": {**paper.figures, **marked}})
 
 
 def _swap(new: Path, old: Path) -> None:
     """Replace the folder `old` by `new`; restore `old` if that fails."""
-    if not old.exists():
-        os.replace(new, old)
-        return
     aside = new.with_suffix(".old")
-    os.replace(old, aside)
+    if old.exists():
+        os.replace(old, aside)
     try:
         os.replace(new, old)
     except OSError:
-        os.replace(aside, old)
+        if aside.exists():
+            os.replace(aside, old)
         raise
 
 
