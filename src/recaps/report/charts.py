@@ -15,10 +15,10 @@ Curve = Sequence[tuple[float, float]]
 DECIDED = NormalDist().inv_cdf(0.975)
 
 
-def scatter(numbers: pd.DataFrame, badges: Sequence[tuple[str, str]], label: str) -> Markup:
-    """Our numbers (upwards) against the published ones, with their tolerances. On the diagonal, both are equal.
+def scatter(numbers: pd.DataFrame, badges: Sequence[tuple[str, str]]) -> Markup:
+    """Our numbers in percent (upwards) against the published ones, with their tolerances.
 
-    A symbol links to the row of its claim. Nothing is drawn if there is no number.
+    On the diagonal, both are equal. A symbol links to the row of its claim. Nothing is drawn if there is no number.
 
     Args:
         numbers: rows of the scorecard, see `overview.shown`.
@@ -60,6 +60,7 @@ def scatter(numbers: pd.DataFrame, badges: Sequence[tuple[str, str]], label: str
             f'<a href="#{point.id}"><title>{title}</title><text class="mark {style}" text-anchor="middle" '
             f'x="{x(point.published):.1f}" y="{y(point.ours) + 5:.1f}">{symbol}</text></a>'
         )
+    label = f"{len(numbers)} numbers in percent: ours against the published ones"
     return _svg("scatter", width, height, parts, label)
 
 
@@ -113,10 +114,9 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
     points = [point for curve in series for point in curve]
     if not points:
         return Markup("")
-    logarithmic = all(loss > 0 for _, loss in points)
     last = max(step for step, _ in points) or 1
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    scale = math.log10 if logarithmic else float
+    scale = math.log10 if low > 0 else float
 
     def place(step: float, loss: float) -> str:
         span = scale(high) - scale(low) or 1

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -63,9 +62,8 @@ def compare(yours: Path, others: Path) -> pd.DataFrame:
     common = [name for name in finished_papers(others) if name in finished_papers(yours)]
     if not common:
         raise UserError(f"{yours} and {others} have no paper in common ({'; '.join(missing(yours, others))})")
-    ours, theirs = _metrics(yours, common), _metrics(others, common)
-    keys = [*theirs, *(key for key in ours if key not in theirs)]
-    return pd.DataFrame([_row(key, (yours, ours.get(key)), (others, theirs.get(key))) for key in keys])
+    ours, theirs = (collect(read_metrics(Layout(each).metrics(name) for name in common)) for each in (yours, others))
+    return pd.DataFrame([_row(key, (yours, ours.get(key)), (others, theirs.get(key))) for key in theirs | ours])
 
 
 def only(folder: Path) -> str:
@@ -97,10 +95,6 @@ def other_settings(yours: Path, others: Path) -> list[str]:
                 was, now = ({"settings": {key: each[key] for key in ("model", "training")}} for each in both)
             lines["/".join(theirs.parts[-4:-2])] = "; ".join(differences(was, now))
     return [f"made otherwise than in {others}: {name}: {text}" for name, text in reversed(lines.items()) if text]
-
-
-def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
-    return collect(read_metrics(Layout(folder).metrics(name) for name in names))
 
 
 def _scale(folder: Path) -> Path:

@@ -75,11 +75,8 @@ def _shown(results: Results) -> str:
     if not texts:
         return ""
     ((usual, _),) = Counter(texts.values()).most_common(1)
-    others = [
-        f"{settings.title} {texts[name]}"
-        for name, settings in results.paper.variants.items()
-        if texts.get(name, usual) != usual
-    ]
+    variants = results.paper.variants.items()
+    others = [f"{settings.title} {texts[name]}" for name, settings in variants if texts.get(name, usual) != usual]
     return f"Shown: {'; '.join([usual, *others])}."
 
 

@@ -87,10 +87,12 @@ def build(
     ]
     papers = sorted(sections, key=lambda each: not each["judged"])
     records = [run.record for paper in papers for run in paper["runs"]]
+    sets = {name for paper in project.papers.values() for name in paper.used_sets}
+    stand_ins = any(map(project.stand_in, sets)) or stand_in(records)
     page = {
         "scale": project.config.scale,
         "description": project.scale.description,
-        "stand_in": _has_stand_ins(project, records),
+        "stand_in": stand_ins,
         "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
         "conclusions": [_conclusion(text) for text in found.get("", ())],
@@ -99,7 +101,7 @@ def build(
         "total": int((card["role"] == "claim").sum()),
         "conjectures": [each for paper in papers for each in paper["claims"] if each["role"] == "conjecture"],
         "papers": papers,
-        "limitations": _limitations(project, card, records, other_settings),
+        "limitations": _limitations(project, card, records, other_settings, stand_ins),
         "command": _command(project),
         "linked": linked,
     }
@@ -136,9 +138,11 @@ def _section(
     drawn = {each["name"] for each in (*tables, *figures)}
     points = FEW_POINTS if linked else MOST_POINTS
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
+    with_curves = {} if linked and name != of(name) else runs  # studies have many rows
     page = f"src/recaps/papers/{of(name)}/README.md"
     readings = _readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup("")
     claims, own = [_claim(row) for _, row in card.iterrows()], project.own_data(name)
+    numbers = overview.shown(card)
     return {
         "name": name,
         "readme": os.path.relpath(findings.ROOT / page, PUBLISHED) if linked else page,
@@ -152,16 +156,11 @@ def _section(
         "not_judged": scorecard.not_judged(own) if own else "",
         "runs": [run for of_variant in runs.values() for run in of_variant],
         "variants": [_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
-        # A page of links leaves out those of studies, which have many rows.
-        "curves": [
-            (variant, svg)
-            for variant, of_variant in runs.items()
-            if not (linked and name != of(name)) and (svg := _curves(variant, of_variant))
-        ],
+        "curves": [(variant, svg) for variant, each in with_curves.items() if (svg := _curves(variant, each))],
         "timings": read_timings(files, name, paper),
         "readings": _links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
         "findings": [_markdown(text) for text in found],
-        "picture": _picture(card),
+        "picture": charts.scatter(numbers, [BADGES[verdict] for verdict in numbers["verdict"]]),
         "counts": _counts(card),
     }
 
@@ -171,18 +170,10 @@ def _counts(card: pd.DataFrame) -> list[tuple[str, int, str, str]]:
     return [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()]
 
 
-def _picture(card: pd.DataFrame) -> Markup:
-    """The numbers in percent of a paper, ours against the published ones."""
-    numbers = overview.shown(card)
-    badges = [BADGES[verdict] for verdict in numbers["verdict"]]
-    return charts.scatter(numbers, badges, f"{len(numbers)} numbers in percent: ours against the published ones")
-
-
 def _conclusion(text: str) -> tuple[Markup, str, str]:
     """A conclusion, the path of its picture and the picture's caption."""
-    picture = findings.PICTURE.search(text)
-    sentence = _markdown(findings.PICTURE.sub("", text))
-    return sentence, picture["file"] if picture else "", picture["alt"] if picture else ""
+    picture = findings.PICTURE.search(text) or {"file": "", "alt": ""}
+    return _markdown(findings.PICTURE.sub("", text)), picture["file"], picture["alt"]
 
 
 def _markdown(text: str) -> Markup:
@@ -284,11 +275,11 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
 
 
 def _limitations(
-    project: Project, card: pd.DataFrame, records: Sequence[Record], other_settings: Sequence[str]
+    project: Project, card: pd.DataFrame, records: Sequence[Record], other_settings: Sequence[str], stand_ins: bool
 ) -> list[str]:
     """Reasons for caution that can be computed from the files."""
     found = []
-    if _has_stand_ins(project, records):
+    if stand_ins:
         found.append("Made from stand-in data: the numbers only show that the workflow runs.")
     elif project.scale.stand_in:
         found.append("Trained for a few steps: the numbers only show that the workflow runs on these data.")
@@ -320,11 +311,6 @@ def _limitations(
     if before := sum(run.get("origin") == BEFORE_IDENTITY for run in records):
         found.append(f"{before} of {len(records)} runs were made before identities were recorded.")
     return found
-
-
-def _has_stand_ins(project: Project, records: Sequence[Record]) -> bool:
-    sets = {name for paper in project.papers.values() for name in paper.used_sets}
-    return any(map(project.stand_in, sets)) or stand_in(records)
 
 
 def _several(values: Iterable[str]) -> str:

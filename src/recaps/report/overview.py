@@ -86,15 +86,9 @@ def _panel(axis: Axes, numbers: pd.DataFrame) -> None:
     margin = max(0.06 * float(np.ptp(values)), 0.2)
     low, high = max(0.0, float(values.min()) - margin), float(values.max()) + margin
     axis.axline((low, low), slope=1, linestyle="--", linewidth=1, color="0.5", marker="", zorder=0)
-    axis.hlines(
-        numbers["ours"],
-        numbers["published"] - numbers["tolerance"],
-        numbers["published"] + numbers["tolerance"],
-        color="0.7",
-        linewidth=2.5,
-        zorder=1,
-    )
-    axis.vlines(numbers["published"], numbers["interval_low"], numbers["interval_high"], color="0.3", linewidth=1)
+    ours, published, tolerance = (numbers[each] for each in ("ours", "published", "tolerance"))
+    axis.hlines(ours, published - tolerance, published + tolerance, color="0.7", linewidth=2.5, zorder=1)
+    axis.vlines(published, numbers["interval_low"], numbers["interval_high"], color="0.3", linewidth=1)
     for verdict, look in LOOKS.items():
         rows = numbers[numbers["verdict"] == verdict]
         if len(rows):

@@ -52,7 +52,6 @@ MOST_ROWS = 100
 MOST_BYTES = 30_000_000
 
 MANIFEST = "MANIFEST.json"
-PAGE = "index.html"
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 #: Added to the caption of a figure that is kept.
@@ -104,13 +103,18 @@ def draw_again(published: Path, config: Path) -> dict[str, Any]:
 
 @contextmanager
 def _replacing(published: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `published` if the block succeeds."""
+    """Yield a new folder, which replaces `published` if the block succeeds. If not, `published` stays as it was."""
     building = published.parent / f".{published.name}.{os.getpid()}.part" / published.name
+    aside = building.with_suffix(".old")
     try:
         building.mkdir(parents=True)
         yield building
-        _swap(building, published)
+        if published.exists():
+            os.replace(published, aside)
+        os.replace(building, published)
     except OSError as error:
+        if aside.exists():
+            os.replace(aside, published)
         raise UserError(f"{published}: cannot be written ({error.strerror or error}); it is unchanged") from error
     finally:
         shutil.rmtree(building.parent, ignore_errors=True)
@@ -287,15 +291,11 @@ def _kept_rows(history: pd.DataFrame) -> list[int]:
 
 
 def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Draw everything from the records of runs in the folder `building`, and write the manifest.
+    """Draw everything from the records of runs in the folder `building`. Write and return the manifest.
 
-    Args:
-        published: the record as it was. Its pictures are kept where they cannot be drawn.
-        lost: the data sets and variants that each paper left out.
-
-    Returns:
-        The manifest: of each paper the commits, what is left out, the figures that are kept and the runs with other
-        settings than today's; and the checksum of every file.
+    It has of each paper the commits, what is left out, the figures that are kept and the runs with other settings than
+    today's; and the checksum of every file. Pictures that cannot be drawn are kept from `published`, the record as it
+    was. `lost`: the data sets and variants that each paper left out.
     """
     files = Layout(building)
     projects = {name: _project(files, name, config, lost[name]) for name in sorted(lost)}
@@ -308,13 +308,12 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         kept = _draw_paper(of_project(project, name, files, values), Layout(published))
         if name in project.papers:
             whole.papers[name] = _marked(project.papers[name], kept)
-        other = [run.relative_to(building).as_posix() for run in runs if _other_settings(run, project, name)]
         made = read_records(run / "record.json" for run in runs)
         made += [read_json(file) for file in sorted(building.glob(str(FILES.timing(name, "*"))))]
         lists = {
             "without": whole.left_out[name].model_dump(mode="json") if name in whole.left_out else {},
             "kept": kept,
-            "other_settings": other,
+            "other_settings": [str(run.relative_to(building)) for run in runs if _other_settings(run, project, name)],
         }
         commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
         about[name] = {"commits": commits, "dirty": dirty(made)} | {key: each for key, each in lists.items() if each}
@@ -329,7 +328,7 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
     )
     other = [run for each in about.values() for run in each.get("other_settings", ())]
     found = {name: findings.read(building, config, name) for name in ("", *whole.papers)}
-    html.build(whole, building, building / PAGE, linked=True, found=found, other_settings=other)
+    html.build(whole, building, building / "index.html", linked=True, found=found, other_settings=other)
     written = {path.relative_to(building).as_posix(): path for path in sorted(building.rglob("*")) if path.is_file()}
     if (total := sum(path.stat().st_size for path in written.values())) > MOST_BYTES:
         raise UserError(
@@ -445,19 +444,6 @@ def _marked(paper: Paper, kept: Collection[str]) -> Paper:
     figures = {name: paper.figures[name] for name in kept}
     marked = {key: each.model_copy(update={"caption": f"{each.caption} {KEPT}"}) for key, each in figures.items()}
     return paper.model_copy(update={"figures": {**paper.figures, **marked}})
-
-
-def _swap(new: Path, old: Path) -> None:
-    """Replace the folder `old` by `new`; restore `old` if that fails."""
-    aside = new.with_suffix(".old")
-    if old.exists():
-        os.replace(old, aside)
-    try:
-        os.replace(new, old)
-    except OSError:
-        if aside.exists():
-            os.replace(aside, old)
-        raise
 
 
 @command

@@ -44,6 +44,9 @@ OF_CLAIM = ("id", "paper", "where", "statement", "reason", "kind", "unit", "quot
 #: The verdicts on claims that other runs might still change.
 OPEN = (NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
+MARKDOWN_HEAD = """\
+| where | claim | unit | published | ours | seeds | 95 % interval | verdict |
+|---|---|---|--:|--:|--:|--:|---|"""
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
 authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured.
@@ -97,10 +100,7 @@ def scorecard(
 ) -> pd.DataFrame:
     """Return one row per claim, in the order of `claims`, with the columns of `Row`.
 
-    Args:
-        metrics: rows of `metrics.csv`.
-        runs: records of the runs, for the column `how`.
-        left_out: the data sets and variants that papers left out, by paper; for the column `how`.
+    The column `how` needs the records of the runs, and the data sets and variants that papers left out, by paper.
     """
     measured = collect(metrics)
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
@@ -128,9 +128,8 @@ def _row(
                 f"claims: {claim.id}: unit: the claim is in '{claim.unit}', but {measure} is measured in '{item.unit}'"
             )
     finding = judge(claim, present, numbers, measured)
-    interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
+    low, high = (finding.estimate.interval() if finding.estimate.basis == "seeds" else None) or (math.nan, math.nan)
     made_of_stand_ins = any(item.stand_in for item in present.values())
-    low, high = interval or (math.nan, math.nan)
     return replace(
         base,
         decides=claim.decides if finding.verdict in OPEN else "",
@@ -251,32 +250,32 @@ def markdown(
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
     checks = card[card["role"] == "check"]
     n = int((card["role"] == "claim").sum())
-    lines = [f"# Scorecard, scale `{scale}`", "", f"{n} claim{'' if n == 1 else 's'}: {summary}.", ""]
+    parts = [f"# Scorecard, scale `{scale}`", f"{n} claim{'' if n == 1 else 's'}: {summary}."]
     if len(checks):
         failed = int((checks["verdict"] == FAILED).sum())
-        lines += [f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.", ""]
+        parts.append(f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.")
     if len(conjectures := card.loc[card["role"] == "conjecture", "verdict"].value_counts(sort=False)):
         found = ", ".join(f"{number} {verdict}" for verdict, number in conjectures.items())
-        lines += [f"Conjectures, which the authors believe and did not test: {found}.", ""]
+        parts.append(f"Conjectures, which the authors believe and did not test: {found}.")
     if changed := int((card["reason"] + card["note"]).str.contains("Changed after").sum()):
-        lines += [f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.", ""]
+        parts.append(f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.")
     if STAND_IN in set(card["verdict"]):
-        lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
+        parts.append("**Stand-in data: no verdicts.** The numbers only show that the workflow runs.")
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        lines += ["A value of one seed has no interval. Nor have several seeds with equal values.", ""]
+        parts.append("A value of one seed has no interval. Nor have several seeds with equal values.")
     for paper, rows in card.groupby("paper", sort=False):
-        lines += [f"## {paper}", ""]
-        lines += [f"Made {left_out[str(paper)]}.", ""] if paper in left_out else []
+        parts.append(f"## {paper}")
+        parts += [f"Made {left_out[str(paper)]}."] if paper in left_out else []
         for role, title in TITLES.items():
             if len(part := rows[rows["role"] == role]):
-                lines += [f"### {title}", ""] if title else []
-                lines += ["| where | claim | unit | published | ours | seeds | 95 % interval | verdict |"]
-                lines += ["|---|---|---|--:|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
-        lines += _to_decide(rows)
+                parts += [f"### {title}"] if title else []
+                parts.append("\n".join([MARKDOWN_HEAD, *(_markdown_row(row) for _, row in part.iterrows())]))
+        still_open = rows[rows["decides"] != ""].groupby("decides", sort=False)["id"]
+        if lines := [f"| {runs} | {', '.join(f'`{claim}`' for claim in ids)} |" for runs, ids in still_open]:
+            parts += ["### Runs that would decide", "\n".join(["| runs | claims |", "|---|---|", *lines])]
     for name, sets in own.items():
-        lines += [f"## {name}", "", f"{not_judged(sets)}", ""]
-    lines += [MARKDOWN_NOTES, ""]
-    return "\n".join(lines)
+        parts += [f"## {name}", not_judged(sets)]
+    return "\n\n".join([*parts, MARKDOWN_NOTES]) + "\n"
 
 
 def not_judged(own: Sequence[str]) -> str:
@@ -292,17 +291,6 @@ def _markdown_row(row: pd.Series) -> str:
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
     cells = [row["where"], statement, row["unit"], published, ours, row["seeds"] or "", interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _to_decide(rows: pd.DataFrame) -> list[str]:
-    """A table of the runs that would decide the claims of a paper that are open, if there are any."""
-    still = rows[rows["decides"] != ""]
-    if still.empty:
-        return []
-    lines = ["### Runs that would decide", "", "| runs | claims |", "|---|---|"]
-    for runs, part in still.groupby("decides", sort=False):
-        lines.append(f"| {runs} | {', '.join(f'`{claim}`' for claim in part['id'])} |")
-    return [*lines, ""]
 
 
 def interval_text(row: pd.Series) -> str:
