@@ -51,14 +51,15 @@ def scatter(numbers: pd.DataFrame, badges: Sequence[tuple[str, str]]) -> Markup:
         f'<line class="equal" x1="{left:g}" y1="{base:g}" x2="{right:g}" y2="{top:g}"/>',
         *(f'<text x="{a:g}" y="{b:g}" text-anchor="{anchor}">{text}</text>' for a, b, anchor, text in texts),
     ]
-    for point, (symbol, style) in zip(numbers.itertuples(), badges, strict=True):
-        ends = x(point.published - point.tolerance), x(point.published + point.tolerance)
-        at = f'y1="{y(point.ours):.1f}" y2="{y(point.ours):.1f}"'
+    for (_, row), (symbol, style) in zip(numbers.iterrows(), badges, strict=True):
+        published, ours, tolerance = row["published"], row["ours"], row["tolerance"]
+        ends = x(published - tolerance), x(published + tolerance)
+        at = f'y1="{y(ours):.1f}" y2="{y(ours):.1f}"'
         parts.append(f'<line class="tolerance" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" {at}/>')
-        title = escape(f"{point.statement} published {point.published:g}, ours {point.ours:g}")
+        title = escape(f"{row['statement']} published {published:g}, ours {ours:g}")
         parts.append(
-            f'<a href="#{point.id}"><title>{title}</title><text class="mark {style}" text-anchor="middle" '
-            f'x="{x(point.published):.1f}" y="{y(point.ours) + 5:.1f}">{symbol}</text></a>'
+            f'<a href="#{row["id"]}"><title>{title}</title><text class="mark {style}" text-anchor="middle" '
+            f'x="{x(published):.1f}" y="{y(ours) + 5:.1f}">{symbol}</text></a>'
         )
     label = f"{len(numbers)} numbers in percent: ours against the published ones"
     return _svg("scatter", width, height, parts, label)

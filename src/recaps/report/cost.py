@@ -15,12 +15,12 @@ def summary(files: Iterable[str | Path]) -> str:
 
     rows: dict[str, list[float]] = {}
     for run in read_records(file for file in map(Path, files) if file.exists()):
-        starts = [(start.get("gpus", 0), start.get("minutes", 0)) for start in run["starts"]]
-        most = max((gpus for gpus, _ in starts), default=0)
+        reserved = [(start.get("gpus", 0), start.get("minutes", 0)) for start in run["starts"]]
+        most = max((gpus for gpus, _ in reserved), default=0)
         if most and "trained" not in run:
-            asked, used = sum(gpus * minutes / 60 for gpus, minutes in starts), run["wall_seconds"] * most / 3600
+            hours = sum(gpus * minutes / 60 for gpus, minutes in reserved), run["wall_seconds"] * most / 3600
             before = rows.get(run["paper"], [0, 0, 0, 0])
-            rows[run["paper"]] = [sum(pair) for pair in zip(before, (1, len(starts), asked, used), strict=True)]
+            rows[run["paper"]] = [sum(pair) for pair in zip(before, (1, len(reserved), *hours), strict=True)]
     if not rows:
         return ""
     rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]

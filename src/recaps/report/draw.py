@@ -85,12 +85,12 @@ def markdown(values: pd.DataFrame) -> str:
     of unit `count`. Missing values are empty cells."""
     shown = _rounded(values)
     rows = [list(shown.columns), ["---"] * shown.shape[1], *shown.to_numpy().tolist()]
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)
 
 
 def _latex(values: pd.DataFrame, caption: str) -> str:
     shown = _rounded(values)
-    head, *rows = (" & ".join(map(_escape, row)) + r" \\" for row in (shown.columns, *shown.to_numpy().tolist()))
+    head, *rows = (" & ".join(map(_escape, row)) + r" \\" for row in [list(shown.columns), *shown.to_numpy().tolist()])
     body = "\n".join([r"\hline", head, r"\hline", *rows, r"\hline"])
     return rf"""\begin{{table}}
 \caption{{{_escape(caption)}}}
@@ -103,7 +103,7 @@ def _latex(values: pd.DataFrame, caption: str) -> str:
 
 def _escape(text: Any) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    return str(text).translate(str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | special)).replace("->", r"$\to$")
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in str(text)).replace("->", r"$\to$")
 
 
 def _rounded(values: pd.DataFrame) -> pd.DataFrame:
