@@ -136,6 +136,5 @@ def summary(table: pd.DataFrame) -> str:
     """One line with the number of metrics for each finding."""
     counts = table["finding"].value_counts()
     parts = [f"{count} {finding}" for finding, count in counts.items() if finding != DIFFERS]
-    differs = int(counts.get(DIFFERS, 0))
-    head = f"{differs} of {len(table)} numbers differ by more than the uncertainty (p < {SIGNIFICANCE:g})"
-    return "; ".join([head, *parts])
+    differs = f"{counts.get(DIFFERS, 0)} of {len(table)} numbers differ by more than the uncertainty"
+    return "; ".join([f"{differs} (p < {SIGNIFICANCE:g})", *parts])

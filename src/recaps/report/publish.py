@@ -2,13 +2,9 @@
 
 `python -m recaps.report.publish --scale desk` copies the records of all finished runs of `results/desk` to
 `results/published/desk`; `--papers discriminative` copies those of one paper, `--papers sparse.svm` those of a study.
-They replace published runs of the same variant and seed, and all others stay. So papers, variants and seeds can be run
-and published at different times and on different machines. Metrics, tables, figures, the scorecard and the page
-`index.html` are then drawn from all published records, as they are drawn from `results/desk`. A picture that needs
-arrays which its runs' records lack stays as it was; the manifest lists it. If a run left out a data set, name the set
-with `--without`.
-
-`--draw` copies nothing, and draws the published record again.
+They replace published runs of the same variant and seed, and all others stay. Metrics, tables, figures, the scorecard
+and the page `index.html` are then drawn from all published records, as they are drawn from `results/desk`. A picture
+that needs arrays which its runs' records lack stays as it was; the manifest lists it. `--draw` copies nothing.
 """
 
 from __future__ import annotations
@@ -465,14 +461,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.draw:
         manifest = draw_again(target, options.config)
     else:
-        manifest = publish(
-            options.results / options.scale,
-            target,
-            options.config,
-            papers=options.papers,
-            without=options.without,
-            allow_dirty=options.allow_dirty,
-        )
+        chosen = {key: getattr(options, key) for key in ("papers", "without", "allow_dirty")}
+        manifest = publish(options.results / options.scale, target, options.config, **chosen)
     findings.write(options.results.resolve().parent)
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}
