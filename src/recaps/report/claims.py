@@ -261,7 +261,9 @@ def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:
 
 def _decided(claims: list[Claim], row: Any, where: str) -> list[Claim]:
     """The claims, with what would decide those that an entry of `deciding` names."""
-    deciding, ids, named = check(Deciding, row, where), [claim.id for claim in claims], set[str]()
+    deciding = check(Deciding, row, where)
+    ids = [claim.id for claim in claims]
+    named: set[str] = set()
     for pattern in deciding.claims:
         if not (found := fnmatch.filter(ids, pattern)):
             raise UserError(f"{where}: claims: no claim is named '{pattern}'{nearest(pattern, ids)}")
@@ -276,7 +278,8 @@ def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others:
     """
     for claim in claims:
         if claim.measured_in not in papers:
-            what, hint = "study" if claim.study else "paper", nearest(claim.measured_in, papers)
+            hint = nearest(claim.measured_in, papers)
+            what = "study" if claim.study else "paper"
             raise UserError(f"claims: {claim.id}: there is no {what} '{claim.measured_in}'{hint}")
         variants = {*papers[claim.measured_in].variants, *(() if claim.study else others)}
         for measure in claim.measures:
