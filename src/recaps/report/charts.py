@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
+import pandas as pd
 from markupsafe import Markup
 
 Curve = Sequence[tuple[float, float]]
@@ -15,29 +15,21 @@ Curve = Sequence[tuple[float, float]]
 DECIDED = NormalDist().inv_cdf(0.975)
 
 
-class Point(NamedTuple):
-    """A number of the scorecard: its values, the symbol and the style of its verdict, its id and its statement."""
+def scatter(numbers: pd.DataFrame, badges: Sequence[tuple[str, str]]) -> Markup:
+    """Our numbers in percent (upwards) against the published ones, with their tolerances.
 
-    published: float
-    ours: float
-    tolerance: float
-    symbol: str
-    style: str
-    id: str
-    statement: str
+    On the diagonal, both are equal. A symbol links to the row of its claim. Nothing is drawn if there is no number.
 
-
-def scatter(points: Sequence[Point], label: str) -> Markup:
-    """Our numbers (upwards) against the published ones, with their tolerances. On the diagonal, both are equal.
-
-    A symbol links to the row of its claim. Nothing is drawn if there is no number.
+    Args:
+        numbers: rows of the scorecard, see `overview.shown`.
+        badges: the symbol and the style of each verdict.
     """
     width, height, left, top, bottom = 340.0, 300.0, 40.0, 10.0, 40.0
-    if not points:
+    if numbers.empty:
         return Markup("")
-    values = [value for point in points for value in (point.published, point.ours)]
-    margin = 0.08 * (max(values) - min(values)) or 1
-    low, high = min(values) - margin, max(values) + margin
+    values = numbers[["published", "ours"]].to_numpy()
+    margin = 0.08 * (values.max() - values.min()) or 1
+    low, high = values.min() - margin, values.max() + margin
 
     def x(value: float) -> float:
         return left + (min(max(value, low), high) - low) / (high - low) * (width - left - 10)
@@ -59,15 +51,17 @@ def scatter(points: Sequence[Point], label: str) -> Markup:
         f'<line class="equal" x1="{left:g}" y1="{base:g}" x2="{right:g}" y2="{top:g}"/>',
         *(f'<text x="{a:g}" y="{b:g}" text-anchor="{anchor}">{text}</text>' for a, b, anchor, text in texts),
     ]
-    for point in points:
-        ends = x(point.published - point.tolerance), x(point.published + point.tolerance)
-        at = f'y1="{y(point.ours):.1f}" y2="{y(point.ours):.1f}"'
+    for (_, row), (symbol, style) in zip(numbers.iterrows(), badges, strict=True):
+        published, ours, tolerance = row["published"], row["ours"], row["tolerance"]
+        ends = x(published - tolerance), x(published + tolerance)
+        at = f'y1="{y(ours):.1f}" y2="{y(ours):.1f}"'
         parts.append(f'<line class="tolerance" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" {at}/>')
-        title = escape(f"{point.statement} published {point.published:g}, ours {point.ours:g}")
+        title = escape(f"{row['statement']} published {published:g}, ours {ours:g}")
         parts.append(
-            f'<a href="#{point.id}"><title>{title}</title><text class="mark {point.style}" text-anchor="middle" '
-            f'x="{x(point.published):.1f}" y="{y(point.ours) + 5:.1f}">{point.symbol}</text></a>'
+            f'<a href="#{row["id"]}"><title>{title}</title><text class="mark {style}" text-anchor="middle" '
+            f'x="{x(published):.1f}" y="{y(ours) + 5:.1f}">{symbol}</text></a>'
         )
+    label = f"{len(numbers)} numbers in percent: ours against the published ones"
     return _svg("scatter", width, height, parts, label)
 
 
@@ -121,10 +115,9 @@ def curves(series: Sequence[Curve], label: str) -> Markup:
     points = [point for curve in series for point in curve]
     if not points:
         return Markup("")
-    logarithmic = all(loss > 0 for _, loss in points)
     last = max(step for step, _ in points) or 1
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    scale = math.log10 if logarithmic else float
+    scale = math.log10 if low > 0 else float
 
     def place(step: float, loss: float) -> str:
         span = scale(high) - scale(low) or 1

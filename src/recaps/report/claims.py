@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -134,6 +134,11 @@ class Ordering(_Claim):
     published: tuple[FiniteFloat, ...] = ()
     """The values in the same order, if the paper prints them."""
 
+    @property
+    def mark(self) -> str:
+        """What stands between two values in this order."""
+        return " > " if self.order == "descending" else " < "
+
     @model_validator(mode="after")
     def _published_fits(self) -> Ordering:
         if not self.published:
@@ -180,7 +185,7 @@ class Deciding(Section):
 
 
 Claim = Number | Ordering | Bound
-KINDS: dict[str, type[Number] | type[Ordering] | type[Bound]] = {"number": Number, "ordering": Ordering, "bound": Bound}
+KINDS: dict[str, type[Claim]] = {"number": Number, "ordering": Ordering, "bound": Bound}
 
 
 def read(file: Path) -> list[Claim]:
@@ -214,16 +219,16 @@ def read(file: Path) -> list[Claim]:
         if isinstance(claim, Number) and claim.beside is not None and claim.beside not in numbers:
             raise UserError(f"{file}: {claim.id}: beside: no number '{claim.beside}'{nearest(claim.beside, numbers)}")
     for place, row in enumerate(deciding, start=1):
-        claims = _decided(claims, check(Deciding, row, f"{file}: deciding {place}"), f"{file}: deciding {place}")
+        claims = _decided(claims, row, f"{file}: deciding {place}")
     return claims
 
 
 def printed(claims: Sequence[Claim]) -> dict[str, Printed]:
     """The printed values of claims, by claim id."""
-    numbers = [claim for claim in claims if isinstance(claim, Number)]
     return {
         each.id: Printed(each.measure.variant, each.measure.metric, each.published, each.label, each.seeds, each.sd)
-        for each in numbers
+        for each in claims
+        if isinstance(each, Number)
     }
 
 
@@ -254,18 +259,16 @@ def _filled(value: Any, words: Mapping[str, Any], where: str) -> Any:
         raise UserError(f"{where}: with: no word '{error.args[0]}'{nearest(error.args[0], words)}") from error
 
 
-def _decided(claims: list[Claim], deciding: Deciding, where: str) -> list[Claim]:
-    """The claims, with what would decide those that it names."""
+def _decided(claims: list[Claim], row: Any, where: str) -> list[Claim]:
+    """The claims, with what would decide those that an entry of `deciding` names."""
+    deciding = check(Deciding, row, where)
+    ids = [claim.id for claim in claims]
+    named: set[str] = set()
     for pattern in deciding.claims:
-        if not any(fnmatchcase(claim.id, pattern) for claim in claims):
-            hint = nearest(pattern, [claim.id for claim in claims])
-            raise UserError(f"{where}: claims: no claim is named '{pattern}'{hint}")
-    return [
-        claim.model_copy(update={"decides": deciding.runs})
-        if any(fnmatchcase(claim.id, pattern) for pattern in deciding.claims)
-        else claim
-        for claim in claims
-    ]
+        if not (found := fnmatch.filter(ids, pattern)):
+            raise UserError(f"{where}: claims: no claim is named '{pattern}'{nearest(pattern, ids)}")
+        named |= {*found}
+    return [claim.model_copy(update={"decides": deciding.runs}) if claim.id in named else claim for claim in claims]
 
 
 def check_variants(claims: Sequence[Claim], papers: Mapping[str, Paper], others: Collection[str] = ()) -> None:

@@ -11,9 +11,6 @@ from recaps.config.studies import Studied
 from recaps.evaluation.record import MetricRow, metric_rows
 from recaps.report.results import Results
 
-#: Digits of a number in `metrics.csv`.
-DIGITS = "%.8g"
-
 
 def metrics(results: Results) -> None:
     """Write a paper's `metrics.csv`: a row for each variant, seed and metric.
@@ -25,8 +22,8 @@ def metrics(results: Results) -> None:
     tables = [results.numbers(*run) for run in runs]
     table = pd.concat([*tables, metric_rows(_combined(results))], ignore_index=True)
     table.insert(0, "paper", results.name)
-    table = table.assign(stand_in=results.stand_in)
-    io.write_text(results.files.metrics(results.name), table.to_csv(index=False, float_format=DIGITS))
+    table["stand_in"] = results.stand_in
+    io.write_text(results.files.metrics(results.name), table.to_csv(index=False, float_format="%.8g"))
 
 
 def _combined(results: Results) -> list[MetricRow]:

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from recaps.errors import UserError
-from recaps.identity import Identity, differences
+from recaps.identity import differences
 from recaps.io import read_json
 from recaps.layout import Layout
 from recaps.report import statistics
@@ -64,9 +62,8 @@ def compare(yours: Path, others: Path) -> pd.DataFrame:
     common = [name for name in finished_papers(others) if name in finished_papers(yours)]
     if not common:
         raise UserError(f"{yours} and {others} have no paper in common ({'; '.join(missing(yours, others))})")
-    ours, theirs = _metrics(yours, common), _metrics(others, common)
-    keys = [*theirs, *(key for key in ours if key not in theirs)]
-    return pd.DataFrame([_row(key, (yours, ours.get(key)), (others, theirs.get(key))) for key in keys])
+    ours, theirs = (collect(read_metrics(Layout(each).metrics(name) for name in common)) for each in (yours, others))
+    return pd.DataFrame([_row(key, (yours, ours.get(key)), (others, theirs.get(key))) for key in theirs | ours])
 
 
 def only(folder: Path) -> str:
@@ -87,24 +84,17 @@ def other_settings(yours: Path, others: Path) -> list[str]:
     The lowest common seed counts. A run that was published before identities were recorded has settings only.
     """
     lines = {}
-    for theirs in sorted(Path(others).glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
-        ours = Path(yours) / theirs.relative_to(others)
+    for theirs in sorted(others.glob(str(Layout(Path()).run("*", "*", "*") / "config.json")), reverse=True):
+        ours = yours / theirs.relative_to(others)
         if ours.is_file():
             records = [read_json(file.with_name("record.json")) for file in (theirs, ours)]
             if all("identity" in record for record in records):
                 was, now = (record["identity"] for record in records)
             else:
-                was, now = (_settings(read_json(file)) for file in (theirs, ours))
+                both = [read_json(file) for file in (theirs, ours)]
+                was, now = ({"settings": {key: each[key] for key in ("model", "training")}} for each in both)
             lines["/".join(theirs.parts[-4:-2])] = "; ".join(differences(was, now))
     return [f"made otherwise than in {others}: {name}: {text}" for name, text in reversed(lines.items()) if text]
-
-
-def _settings(config: Mapping[str, Any]) -> Identity:
-    return {"settings": {key: config[key] for key in ("model", "training")}}
-
-
-def _metrics(folder: Path, names: Sequence[str]) -> dict[tuple[str, str, str], Measured]:
-    return collect(read_metrics(Layout(Path(folder)).metrics(name) for name in names))
 
 
 def _scale(folder: Path) -> Path:
@@ -117,17 +107,10 @@ def _row(
     key: tuple[str, str, str], one: tuple[Path, Measured | None], other: tuple[Path, Measured | None]
 ) -> dict[str, object]:
     (yours, ours), (others, theirs) = one, other
-    row: dict[str, object] = {
-        "metric": "/".join(key),
-        str(yours): _text(ours),
-        str(others): _text(theirs),
-        "difference": math.nan,
-        "p_value": math.nan,
-        "basis": "",
-        "finding": only(others) if ours is None else only(yours),
-    }
+    row: dict[str, object] = {"metric": "/".join(key), str(yours): _text(ours), str(others): _text(theirs)}
     if ours is None or theirs is None:
-        return row
+        finding = only(others if ours is None else yours)
+        return row | {"difference": math.nan, "p_value": math.nan, "basis": "", "finding": finding}
     gap = statistics.difference(ours.estimate, theirs.estimate)
     p_value = gap.p_value()
     if ours.measured_on != theirs.measured_on and ours.measured_on and theirs.measured_on:
@@ -139,7 +122,7 @@ def _row(
     else:
         finding = DIFFERS if p_value < SIGNIFICANCE else WITHIN
     value = math.nan if p_value is None else p_value
-    return {**row, "difference": gap.value, "p_value": value, "basis": gap.basis, "finding": finding}
+    return row | {"difference": gap.value, "p_value": value, "basis": gap.basis, "finding": finding}
 
 
 def _text(measured: Measured | None) -> str:
@@ -153,6 +136,5 @@ def summary(table: pd.DataFrame) -> str:
     """One line with the number of metrics for each finding."""
     counts = table["finding"].value_counts()
     parts = [f"{count} {finding}" for finding, count in counts.items() if finding != DIFFERS]
-    differs = int(counts.get(DIFFERS, 0))
-    head = f"{differs} of {len(table)} numbers differ by more than the uncertainty (p < {SIGNIFICANCE:g})"
-    return "; ".join([head, *parts])
+    differs = f"{counts.get(DIFFERS, 0)} of {len(table)} numbers differ by more than the uncertainty"
+    return "; ".join([f"{differs} (p < {SIGNIFICANCE:g})", *parts])

@@ -91,16 +91,13 @@ def _source(file: Path, files: Layout, kind: str, linked: bool) -> str:
 
 def read_runs(project: Project, paper: str, variant: str, files: Layout, points: int) -> list[Run]:
     """Return the finished runs of a variant, with `points` points of each training curve."""
-    found, settings = [], project.every[paper]
+    settings = project.every[paper]
     titles = {name: protocol.title for name, protocol in settings.protocols.items()}
-    for seed in project.seeds_of(settings.variants[variant]):
-        run = files.run(paper, variant, seed)
-        if not (run / "record.json").exists():
-            continue
-        heads = [
-            {**result, "head": head, "title": titles.get(protocol, protocol)}
-            for head, protocol, result in head_results(run)
-        ]
+    runs = [files.run(paper, variant, seed) for seed in project.seeds_of(settings.variants[variant])]
+    found = []
+    for run in (each for each in runs if (each / "record.json").exists()):
+        results = head_results(run)
+        heads = [{**each, "head": head, "title": titles.get(protocol, protocol)} for head, protocol, each in results]
         folder = run.relative_to(files.folder).as_posix()
         found.append(Run(read_json(run / "record.json"), folder, heads, _history(run / "history.csv", points)))
     return found

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-HOUR = 3600
 
 
 def summary(files: Iterable[str | Path]) -> str:
@@ -18,10 +15,12 @@ def summary(files: Iterable[str | Path]) -> str:
 
     rows: dict[str, list[float]] = {}
     for run in read_records(file for file in map(Path, files) if file.exists()):
-        if any(start.get("gpus") for start in run["starts"]) and "trained" not in run:
-            row = rows.setdefault(run["paper"], [0, 0, 0, 0])
-            for place, value in enumerate((1, len(run["starts"]), _asked(run), _used(run))):
-                row[place] += value
+        reserved = [(start.get("gpus", 0), start.get("minutes", 0)) for start in run["starts"]]
+        most = max((gpus for gpus, _ in reserved), default=0)
+        if most and "trained" not in run:
+            hours = sum(gpus * minutes / 60 for gpus, minutes in reserved), run["wall_seconds"] * most / 3600
+            before = rows.get(run["paper"], [0, 0, 0, 0])
+            rows[run["paper"]] = [sum(pair) for pair in zip(before, (1, len(reserved), *hours), strict=True)]
     if not rows:
         return ""
     rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
@@ -29,11 +28,3 @@ def summary(files: Iterable[str | Path]) -> str:
     for name, (runs, starts, asked, used) in rows.items():
         lines.append(f"{name:<16} {runs:>6.0f} {starts:>7.0f} {asked:>16.1f} {used:>8.2f}")
     return "\n".join(lines) + "\n"
-
-
-def _asked(run: Mapping[str, Any]) -> float:
-    return sum(start.get("gpus", 0) * start.get("minutes", 0) / 60 for start in run["starts"])
-
-
-def _used(run: Mapping[str, Any]) -> float:
-    return run["wall_seconds"] * max(start.get("gpus", 0) for start in run["starts"]) / HOUR

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,8 @@ def _shown(results: Results) -> str:
     if not texts:
         return ""
     ((usual, _),) = Counter(texts.values()).most_common(1)
-    others = [
-        f"{settings.title} {texts[name]}"
-        for name, settings in results.paper.variants.items()
-        if texts.get(name, usual) != usual
-    ]
+    variants = results.paper.variants.items()
+    others = [f"{settings.title} {texts[name]}" for name, settings in variants if texts.get(name, usual) != usual]
     return f"Shown: {'; '.join([usual, *others])}."
 
 
@@ -93,23 +90,15 @@ def markdown(values: pd.DataFrame) -> str:
 
 def _latex(values: pd.DataFrame, caption: str) -> str:
     shown = _rounded(values)
-    lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in shown.to_numpy().tolist()]
-    head = " & ".join(_escape(column) for column in shown.columns) + r" \\"
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{_escape(caption)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (shown.shape[1] - 1)}}}",
-            r"\hline",
-            head,
-            r"\hline",
-            *lines,
-            r"\hline",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    head, *rows = (" & ".join(map(_escape, row)) + r" \\" for row in [list(shown.columns), *shown.to_numpy().tolist()])
+    body = "\n".join([r"\hline", head, r"\hline", *rows, r"\hline"])
+    return rf"""\begin{{table}}
+\caption{{{_escape(caption)}}}
+\begin{{tabular}}{{l{"r" * (shown.shape[1] - 1)}}}
+{body}
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 def _escape(text: Any) -> str:
@@ -162,27 +151,19 @@ def save(drawing: Figure, file: Path) -> None:
     metadata = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
     with io.atomic(file) as temporary:
         drawing.savefig(temporary, format=file.suffix[1:], metadata=metadata)
-        if file.suffix == ".png":
-            _drop_transparency(temporary)
-
-
-def _drop_transparency(file: Path) -> None:
-    """Write a picture again without transparency, which no drawing has and an eighth of the file is for."""
-    with Image.open(file) as picture:
-        opaque = picture.convert("RGB")
-    opaque.save(file, format="png", compress_level=9)
+        if file.suffix == ".png":  # without transparency, which no drawing has and an eighth of the file is for
+            with Image.open(temporary) as picture:
+                opaque = picture.convert("RGB")
+            opaque.save(temporary, format="png", compress_level=9)
 
 
 def _function(results: Results, kind: str, name: str) -> Callable[[Results], Any]:
     """The function that draws a table or figure: `table_1` in the paper's `tables` draws `table-1`."""
-    place = f"{kind}:{name.replace('-', '_')}"
+    module, function = kind, name.replace("-", "_")
     if isinstance(results.paper, Studied):
         drawn_by = results.paper.study.drawn_by
         if kind == "tables" or not drawn_by:
-            return {"tables": studies.table, "figures": studies.figure}[kind]
-        place = drawn_by
-    module, _, function = place.partition(":")
-    made: Callable[[Results], Any] = getattr(
-        importlib.import_module(f"recaps.papers.{of(results.name)}.{module}"), function
-    )
+            return studies.table if kind == "tables" else studies.figure
+        module, function = drawn_by.split(":")
+    made: Callable[[Results], Any] = getattr(import_module(f"recaps.papers.{of(results.name)}.{module}"), function)
     return made

@@ -43,10 +43,9 @@ class Numbers:
     """What the findings of a paper may name. A number that the record lacks is nan."""
 
     def __init__(self, record: Path, paper: str) -> None:
-        files = Layout(record)
-        self.paper, self.folder, self.files = paper, FOLDER / paper, files
-        self.metrics = read_metrics(filter(Path.exists, [files.metrics(paper)]))
-        self.card = scorecard.load(files.scorecard()[0]).set_index("id")
+        self.paper, self.folder, self.files = paper, FOLDER / paper, Layout(record)
+        self.metrics = read_metrics(filter(Path.exists, [self.files.metrics(paper)]))
+        self.card = scorecard.load(self.files.scorecard()[0]).set_index("id")
         values = claims.printed(claims.read(self.folder / "claims.yaml")).values()
         self.values = {(each.variant, each.metric): each.value for each in values}
 
@@ -112,8 +111,7 @@ def render(record: Path, config: Path, paper: str = "") -> list[str]:
     }
     if paper:
         numbers = Numbers(record, paper)
-        parts = ("ours", "printed", "seeds", "verdict", "p", "study")
-        context |= {name: getattr(numbers, name) for name in parts}
+        context |= {name: getattr(numbers, name) for name in ("ours", "printed", "seeds", "verdict", "p", "study")}
     else:
         context["share"] = partial(_share, record, load({"scale": "paper"}, config).papers)
     text = environment.get_template(FILE).render(context)
@@ -145,12 +143,8 @@ def linked(text: str, place: Path) -> str:
 
 def pages(root: Path) -> dict[Path, str]:
     """The READMEs of the project in the folder `root`, with the findings that its published records give."""
-    files = [root / "README.md", *sorted(root.glob("src/recaps/papers/*/README.md"))]
-    return {
-        file: _MARKED.sub(partial(_filled, root, file), file.read_text(encoding="utf-8"))
-        for file in files
-        if file.exists()
-    }
+    files = filter(Path.exists, [root / "README.md", *sorted(root.glob("src/recaps/papers/*/README.md"))])
+    return {file: _MARKED.sub(partial(_filled, root, file), file.read_text(encoding="utf-8")) for file in files}
 
 
 def write(root: Path) -> None:

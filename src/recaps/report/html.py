@@ -59,9 +59,9 @@ def build(
     root: Path,
     out: Path,
     *,
-    readmes: Mapping[str, Path] | None = None,
+    readmes: Mapping[str, Path] = {},
     linked: bool = False,
-    found: Mapping[str, Sequence[str]] | None = None,
+    found: Mapping[str, Sequence[str]] = {},
     other_settings: Sequence[str] = (),
 ) -> None:
     """Write the page `out`.
@@ -78,18 +78,21 @@ def build(
     Raises:
         UserError: the scorecard is missing.
     """
-    files, pages, found = Layout(Path(root)), readmes or {}, found or {}
+    files = Layout(root)
     table, *_, picture = files.scorecard()
     card = scorecard.load(table)
     sections = [
-        _section(project, name, files, card, pages.get(name), linked, found.get(name, ())) for name in project.reported
+        _section(project, name, files, card, readmes.get(name), linked, found.get(name, ()))
+        for name in project.reported
     ]
     papers = sorted(sections, key=lambda each: not each["judged"])
     records = [run.record for paper in papers for run in paper["runs"]]
+    sets = {name for paper in project.papers.values() for name in paper.used_sets}
+    stand_ins = any(map(project.stand_in, sets)) or stand_in(records)
     page = {
         "scale": project.config.scale,
         "description": project.scale.description,
-        "stand_in": _has_stand_ins(project, records),
+        "stand_in": stand_ins,
         "own": ", ".join(sorted({name for paper in project.papers for name in project.own_data(paper)})),
         "facts": _facts(project, records),
         "conclusions": [_conclusion(text) for text in found.get("", ())],
@@ -98,20 +101,15 @@ def build(
         "total": int((card["role"] == "claim").sum()),
         "conjectures": [each for paper in papers for each in paper["claims"] if each["role"] == "conjecture"],
         "papers": papers,
-        "limitations": _limitations(project, card, records, other_settings),
+        "limitations": _limitations(project, card, records, other_settings, stand_ins),
         "command": _command(project),
         "linked": linked,
     }
-    text = _environment().get_template(TEMPLATE).render(page)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(duration=duration, count=count, yaml=as_yaml, code=code)
+    text = environment.get_template(TEMPLATE).render(page)
     write_text(out, re.sub(r"\n\s+(?=<)", "\n", text) if linked else text)
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(duration=duration, size=size, count=count, yaml=as_yaml, code=code)
-    return environment
 
 
 def _command(project: Project) -> str:
@@ -140,9 +138,11 @@ def _section(
     drawn = {each["name"] for each in (*tables, *figures)}
     points = FEW_POINTS if linked else MOST_POINTS
     runs = {variant: read_runs(project, name, variant, files, points) for variant in paper.variants}
+    with_curves = {} if linked and name != of(name) else runs  # studies have many rows
     page = f"src/recaps/papers/{of(name)}/README.md"
     readings = _readme_section(readme.read_text(encoding="utf-8"), READINGS) if readme else Markup("")
     claims, own = [_claim(row) for _, row in card.iterrows()], project.own_data(name)
+    numbers = overview.shown(card)
     return {
         "name": name,
         "readme": os.path.relpath(findings.ROOT / page, PUBLISHED) if linked else page,
@@ -152,20 +152,15 @@ def _section(
         "tables": tables,
         "figures": figures,
         "missing": [output.title for key, output in paper.outputs.items() if key not in drawn],
-        "left_out": str(project.left_out[name]) if name in project.left_out else "",
+        "left_out": str(project.left_out.get(name, "")),
         "not_judged": scorecard.not_judged(own) if own else "",
         "runs": [run for of_variant in runs.values() for run in of_variant],
         "variants": [_variant(variant, of_variant) for variant, of_variant in runs.items() if of_variant],
-        # A page of links leaves out those of studies, which have many rows.
-        "curves": [
-            (variant, svg)
-            for variant, of_variant in runs.items()
-            if not (linked and name != of(name)) and (svg := _curves(variant, of_variant))
-        ],
+        "curves": [(variant, svg) for variant, each in with_curves.items() if (svg := _curves(variant, each))],
         "timings": read_timings(files, name, paper),
         "readings": _links_to_readings(findings.ROOT / page) if linked and name == of(name) else readings,
         "findings": [_markdown(text) for text in found],
-        "picture": _picture(card),
+        "picture": charts.scatter(numbers, [BADGES[verdict] for verdict in numbers["verdict"]]),
         "counts": _counts(card),
     }
 
@@ -175,22 +170,10 @@ def _counts(card: pd.DataFrame) -> list[tuple[str, int, str, str]]:
     return [(verdict, number, *BADGES[verdict]) for verdict, number in scorecard.counts(card).items()]
 
 
-def _picture(card: pd.DataFrame) -> Markup:
-    """The numbers in percent of a paper, ours against the published ones."""
-    points = [
-        charts.Point(
-            row["published"], row["ours"], row["tolerance"], *BADGES[row["verdict"]], row["id"], row["statement"]
-        )
-        for _, row in overview.shown(card).iterrows()
-    ]
-    return charts.scatter(points, f"{len(points)} numbers in percent: ours against the published ones")
-
-
 def _conclusion(text: str) -> tuple[Markup, str, str]:
     """A conclusion, the path of its picture and the picture's caption."""
-    picture = findings.PICTURE.search(text)
-    sentence = _markdown(findings.PICTURE.sub("", text))
-    return sentence, picture["file"] if picture else "", picture["alt"] if picture else ""
+    picture = findings.PICTURE.search(text) or {"file": "", "alt": ""}
+    return _markdown(findings.PICTURE.sub("", text)), picture["file"], picture["alt"]
 
 
 def _markdown(text: str) -> Markup:
@@ -259,10 +242,8 @@ def _signed(row: pd.Series) -> str:
     if math.isnan(row["difference"]):
         return ""
     text = verdicts.format_value(abs(row["difference"]), row["unit"])
-    meaning = {"number": "ours minus published", "ordering": "least certain gap", "bound": "inside the limit"}[
-        row["kind"]
-    ]
-    return f"{'-' if row['difference'] < 0 else '+'}{text} ({meaning})"
+    meaning = {"number": "ours minus published", "ordering": "least certain gap", "bound": "inside the limit"}
+    return f"{'-' if row['difference'] < 0 else '+'}{text} ({meaning[row['kind']]})"
 
 
 def _curves(variant: str, runs: Sequence[Run]) -> Markup:
@@ -294,11 +275,11 @@ def _facts(project: Project, records: Sequence[Record]) -> list[tuple[str, str]]
 
 
 def _limitations(
-    project: Project, card: pd.DataFrame, records: Sequence[Record], other_settings: Sequence[str]
+    project: Project, card: pd.DataFrame, records: Sequence[Record], other_settings: Sequence[str], stand_ins: bool
 ) -> list[str]:
     """Reasons for caution that can be computed from the files."""
     found = []
-    if _has_stand_ins(project, records):
+    if stand_ins:
         found.append("Made from stand-in data: the numbers only show that the workflow runs.")
     elif project.scale.stand_in:
         found.append("Trained for a few steps: the numbers only show that the workflow runs on these data.")
@@ -309,19 +290,17 @@ def _limitations(
             found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
     found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
     seeds = Counter((run["paper"], run["variant"]) for run in records)
-    single = sum(number == 1 for number in seeds.values())
-    if single:
+    if single := sum(number == 1 for number in seeds.values()):
         who = "One seed per variant" if single == len(seeds) else f"{single} variants have one seed"
         found.append(
             f"{who}: they have no intervals, and their spread over seeds is unknown. Tests of orderings count the test "
             "images or the other model's spread over seeds; another seed may give another order."
         )
-    shorter = sorted({str(run["variant"]) for run in records if _steps(run) < _planned(project, run)})
-    if shorter:
+    trainings = [(run, project.every[run["paper"]].variants[run["variant"]].training) for run in records]
+    if shorter := sorted({run["variant"] for run, planned in trainings if int(run.get("steps") or 0) < planned.steps}):
         found.append(f"Stopped before the planned number of steps: {', '.join(shorter)}.")
     claims = card[card["role"] == "claim"]
-    not_run = int((claims["verdict"] == verdicts.NOT_RUN).sum())
-    if not_run:
+    if not_run := int((claims["verdict"] == verdicts.NOT_RUN).sum()):
         found.append(f"{not_run} of {len(claims)} claims have no measured value at this scale.")
     if dirty(records):
         found.append("Some runs were made with uncommitted changes, so their commit does not identify their code.")
@@ -332,19 +311,6 @@ def _limitations(
     if before := sum(run.get("origin") == BEFORE_IDENTITY for run in records):
         found.append(f"{before} of {len(records)} runs were made before identities were recorded.")
     return found
-
-
-def _has_stand_ins(project: Project, records: Sequence[Record]) -> bool:
-    sets = {name for paper in project.papers.values() for name in paper.used_sets}
-    return any(map(project.stand_in, sets)) or stand_in(records)
-
-
-def _steps(run: Record) -> int:
-    return int(run.get("steps") or 0)
-
-
-def _planned(project: Project, run: Record) -> int:
-    return project.every[run["paper"]].variants[run["variant"]].training.steps
 
 
 def _several(values: Iterable[str]) -> str:
@@ -359,8 +325,7 @@ def _readme_section(text: str, heading: str) -> Markup:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
-        elif token.type == "inline":
-            token.children = _without_files(token.children or [])
+        _hide_links_to_files(token.children or [])
     html = renderer.renderer.render(tokens, renderer.options, {})
     html = html.replace("<table>", '<div class="wide" tabindex="0"><table>')
     return Markup(html.replace("</table>", "</table></div>"))
@@ -376,16 +341,13 @@ def _below(tokens: Sequence[Token], heading: str) -> list[Token]:
     return []
 
 
-def _without_files(tokens: Sequence[Token]) -> list[Token]:
-    """Links to the web stay; other links are replaced by their text."""
-    kept: list[Token] = []
-    drop = False
+def _hide_links_to_files(tokens: Sequence[Token]) -> None:
+    """Of links that do not lead to the web, show the text alone."""
+    to_file = False
     for token in tokens:
         if token.type == "link_open":
-            drop = not str(token.attrs["href"]).startswith(("https://", "http://"))
-        if not (drop and token.type in ("link_open", "link_close")):
-            kept.append(token)
-    return kept
+            to_file = not str(token.attrs["href"]).startswith(("https://", "http://"))
+        token.hidden = to_file and token.type in ("link_open", "link_close")
 
 
 def _breakable(_: object, tokens: Sequence[Token], place: int, *others: object) -> str:
@@ -399,20 +361,16 @@ def code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """`42 s`, `12 min`, `3 h 05 min`."""
-    if seconds is None:
-        return ""
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def size(number: float | None) -> str:
+def size(number: float) -> str:
     """Bytes, as `812 MB` or `1.4 GB`."""
-    if number is None:
-        return ""
     return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
 
 

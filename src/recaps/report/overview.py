@@ -30,9 +30,7 @@ COLUMNS = 4
 
 def shown(card: pd.DataFrame) -> pd.DataFrame:
     """Return the measured numbers in percent of a scorecard, as numbers in `ours` and `published`."""
-    rows = card[
-        (card["kind"] == "number") & (card["unit"] == "percent") & (card["ours"] != "") & (card["role"] == "claim")
-    ]
+    rows = card.query("kind == 'number' and unit == 'percent' and ours != '' and role == 'claim'")
     published = rows["published"].str.split().str[0].astype(float)
     return rows.assign(ours=rows["ours"].astype(float), published=published)
 
@@ -88,15 +86,9 @@ def _panel(axis: Axes, numbers: pd.DataFrame) -> None:
     margin = max(0.06 * float(np.ptp(values)), 0.2)
     low, high = max(0.0, float(values.min()) - margin), float(values.max()) + margin
     axis.axline((low, low), slope=1, linestyle="--", linewidth=1, color="0.5", marker="", zorder=0)
-    axis.hlines(
-        numbers["ours"],
-        numbers["published"] - numbers["tolerance"],
-        numbers["published"] + numbers["tolerance"],
-        color="0.7",
-        linewidth=2.5,
-        zorder=1,
-    )
-    axis.vlines(numbers["published"], numbers["interval_low"], numbers["interval_high"], color="0.3", linewidth=1)
+    ours, published, tolerance = (numbers[each] for each in ("ours", "published", "tolerance"))
+    axis.hlines(ours, published - tolerance, published + tolerance, color="0.7", linewidth=2.5, zorder=1)
+    axis.vlines(published, numbers["interval_low"], numbers["interval_high"], color="0.3", linewidth=1)
     for verdict, look in LOOKS.items():
         rows = numbers[numbers["verdict"] == verdict]
         if len(rows):

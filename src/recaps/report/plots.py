@@ -27,8 +27,7 @@ def mosaic(axis: Axes, pictures: Sequence[Array] | Array, columns: int, colours:
     """Draw pictures [H, W] or, in colour, [H, W, 3] row by row, with a thin gap; an empty axis if there are none."""
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.spines[:].set_visible(False)
     if not len(pictures):
         return
     height, width, *colour = pictures[0].shape

@@ -2,13 +2,9 @@
 
 `python -m recaps.report.publish --scale desk` copies the records of all finished runs of `results/desk` to
 `results/published/desk`; `--papers discriminative` copies those of one paper, `--papers sparse.svm` those of a study.
-They replace published runs of the same variant and seed, and all others stay. So papers, variants and seeds can be run
-and published at different times and on different machines. Metrics, tables, figures, the scorecard and the page
-`index.html` are then drawn from all published records, as they are drawn from `results/desk`. A picture that needs
-arrays which its runs' records lack stays as it was; the manifest lists it. If a run left out a data set, name the set
-with `--without`.
-
-`--draw` copies nothing, and draws the published record again.
+They replace published runs of the same variant and seed, and all others stay. Metrics, tables, figures, the scorecard
+and the page `index.html` are then drawn from all published records, as they are drawn from `results/desk`. A picture
+that needs arrays which its runs' records lack stays as it was; the manifest lists it. `--draw` copies nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +48,6 @@ MOST_ROWS = 100
 MOST_BYTES = 30_000_000
 
 MANIFEST = "MANIFEST.json"
-PAGE = "index.html"
 #: Paths relative to the folder of a scale.
 FILES = Layout(Path())
 #: Added to the caption of a figure that is kept.
@@ -83,7 +78,6 @@ def publish(
         UserError: a paper is unfinished, uses stand-in data or uncommitted changes, was made with other settings than
             today's, or is too large. `published` is then unchanged.
     """
-    results, published = Path(results), Path(published)
     chosen = _choose(results, papers)
     values = {"scale": results.name, "papers": sorted(set(map(of, chosen))), "without": without}
     with _replacing(published) as building:
@@ -105,13 +99,18 @@ def draw_again(published: Path, config: Path) -> dict[str, Any]:
 
 @contextmanager
 def _replacing(published: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `published` if the block succeeds."""
+    """Yield a new folder, which replaces `published` if the block succeeds. If not, `published` stays as it was."""
     building = published.parent / f".{published.name}.{os.getpid()}.part" / published.name
+    aside = building.with_suffix(".old")
     try:
         building.mkdir(parents=True)
         yield building
-        _swap(building, published)
+        if published.exists():
+            os.replace(published, aside)
+        os.replace(building, published)
     except OSError as error:
+        if aside.exists():
+            os.replace(aside, published)
         raise UserError(f"{published}: cannot be written ({error.strerror or error}); it is unchanged") from error
     finally:
         shutil.rmtree(building.parent, ignore_errors=True)
@@ -288,15 +287,11 @@ def _kept_rows(history: pd.DataFrame) -> list[int]:
 
 
 def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Draw everything from the records of runs in the folder `building`, and write the manifest.
+    """Draw everything from the records of runs in the folder `building`. Write and return the manifest.
 
-    Args:
-        published: the record as it was. Its pictures are kept where they cannot be drawn.
-        lost: the data sets and variants that each paper left out.
-
-    Returns:
-        The manifest: of each paper the commits, what is left out, the figures that are kept and the runs with other
-        settings than today's; and the checksum of every file.
+    It has of each paper the commits, what is left out, the figures that are kept and the runs with other settings than
+    today's; and the checksum of every file. Pictures that cannot be drawn are kept from `published`, the record as it
+    was. `lost`: the data sets and variants that each paper left out.
     """
     files = Layout(building)
     projects = {name: _project(files, name, config, lost[name]) for name in sorted(lost)}
@@ -309,13 +304,12 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
         kept = _draw_paper(of_project(project, name, files, values), Layout(published))
         if name in project.papers:
             whole.papers[name] = _marked(project.papers[name], kept)
-        other = [run.relative_to(building).as_posix() for run in runs if _other_settings(run, project, name)]
         made = read_records(run / "record.json" for run in runs)
         made += [read_json(file) for file in sorted(building.glob(str(FILES.timing(name, "*"))))]
         lists = {
             "without": whole.left_out[name].model_dump(mode="json") if name in whole.left_out else {},
             "kept": kept,
-            "other_settings": other,
+            "other_settings": [str(run.relative_to(building)) for run in runs if _other_settings(run, project, name)],
         }
         commits = sorted({str(each.get("git", {}).get("commit")) for each in made})
         about[name] = {"commits": commits, "dirty": dirty(made)} | {key: each for key, each in lists.items() if each}
@@ -330,7 +324,7 @@ def _draw(building: Path, published: Path, config: Path, lost: Mapping[str, Sequ
     )
     other = [run for each in about.values() for run in each.get("other_settings", ())]
     found = {name: findings.read(building, config, name) for name in ("", *whole.papers)}
-    html.build(whole, building, building / PAGE, linked=True, found=found, other_settings=other)
+    html.build(whole, building, building / "index.html", linked=True, found=found, other_settings=other)
     written = {path.relative_to(building).as_posix(): path for path in sorted(building.rglob("*")) if path.is_file()}
     if (total := sum(path.stat().st_size for path in written.values())) > MOST_BYTES:
         raise UserError(
@@ -443,25 +437,9 @@ def _draw_paper(results: Results, published: Layout) -> list[str]:
 
 def _marked(paper: Paper, kept: Collection[str]) -> Paper:
     """The paper with captions that say which pictures are kept."""
-    figures = {
-        name: figure.model_copy(update={"caption": f"{figure.caption} {KEPT}"}) if name in kept else figure
-        for name, figure in paper.figures.items()
-    }
-    return paper.model_copy(update={"figures": figures})
-
-
-def _swap(new: Path, old: Path) -> None:
-    """Replace the folder `old` by `new`; restore `old` if that fails."""
-    if not old.exists():
-        os.replace(new, old)
-        return
-    aside = new.with_suffix(".old")
-    os.replace(old, aside)
-    try:
-        os.replace(new, old)
-    except OSError:
-        os.replace(aside, old)
-        raise
+    figures = {name: paper.figures[name] for name in kept}
+    marked = {key: each.model_copy(update={"caption": f"{each.caption} {KEPT}"}) for key, each in figures.items()}
+    return paper.model_copy(update={"figures": {**paper.figures, **marked}})
 
 
 @command
@@ -483,14 +461,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.draw:
         manifest = draw_again(target, options.config)
     else:
-        manifest = publish(
-            options.results / options.scale,
-            target,
-            options.config,
-            papers=options.papers,
-            without=options.without,
-            allow_dirty=options.allow_dirty,
-        )
+        chosen = {key: getattr(options, key) for key in ("papers", "without", "allow_dirty")}
+        manifest = publish(options.results / options.scale, target, options.config, **chosen)
     findings.write(options.results.resolve().parent)
     lost = {name: about.get("without", {}) for name, about in manifest["papers"].items()}
     names = {name: ", ".join([*without.get("sets", ()), *without.get("named", ())]) for name, without in lost.items()}

@@ -81,18 +81,13 @@ class Results:
         """The rows of `metrics.csv`: every number that was measured for the paper."""
         file = self.files.metrics(self.name)
         try:
-            return pd.read_csv(file, keep_default_na=True, dtype={"measured_on": str}).fillna({"measured_on": ""})
+            return pd.read_csv(file, dtype={"measured_on": str}).fillna({"measured_on": ""})
         except FileNotFoundError as error:
             raise UserError(f"{file}: no such file; first run the stage that writes it") from error
 
     def numbers(self, variant: str, seed: int) -> pd.DataFrame:
         """The numbers of a run's record. `metrics` has those of all runs, and those that combine runs."""
         return record.read_numbers(self.run(variant, seed))
-
-    def number(self, variant: str, seed: int, metric: str) -> float:
-        """A number of a run's record; NaN where it was not measured."""
-        rows = self.numbers(variant, seed)
-        return float(rows.loc[rows["metric"] == metric, "value"].max())
 
     def measured(self, variant: str, metric: str) -> pd.DataFrame:
         """The rows of `metrics.csv` of a variant and a metric, one for each seed; none where it was not measured."""
@@ -151,10 +146,6 @@ class Results:
     def timing(self, name: str) -> dict[str, Any]:
         """Seconds per training step of several variants, measured side by side."""
         return dict(io.read_json(self.files.timing(self.name, name)))
-
-    def test_set(self, variant: str) -> str:
-        """The test split of the data that a variant is trained on, as used at this scale."""
-        return self.resolve(self.paper.variants[variant].test)
 
     def head(self, variant: str, head: str, protocol: str) -> list[dict[str, Any]]:
         """A head's result for every seed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -44,6 +44,9 @@ OF_CLAIM = ("id", "paper", "where", "statement", "reason", "kind", "unit", "quot
 #: The verdicts on claims that other runs might still change.
 OPEN = (NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
+MARKDOWN_HEAD = """\
+| where | claim | unit | published | ours | seeds | 95 % interval | verdict |
+|---|---|---|--:|--:|--:|--:|---|"""
 MARKDOWN_NOTES = """\
 *Ours* is the mean over seeds, ± the standard deviation over seeds. *Quoted*: the paper takes the number from other
 authors. `scorecard.csv` adds for each row the tolerance with its reason, the p-value, and how the value was measured.
@@ -93,19 +96,15 @@ def scorecard(
     claims: Sequence[Claim],
     metrics: pd.DataFrame,
     runs: Sequence[Record] = (),
-    left_out: Mapping[str, LeftOut] | None = None,
+    left_out: Mapping[str, LeftOut] = {},
 ) -> pd.DataFrame:
     """Return one row per claim, in the order of `claims`, with the columns of `Row`.
 
-    Args:
-        metrics: rows of `metrics.csv`.
-        runs: records of the runs, for the column `how`.
-        left_out: the data sets and variants that papers left out, by paper; for the column `how`.
+    The column `how` needs the records of the runs, and the data sets and variants that papers left out, by paper.
     """
     measured = collect(metrics)
     numbers = {claim.id: claim for claim in claims if isinstance(claim, Number)}
-    lost = left_out or {}
-    rows = [asdict(_row(claim, numbers, measured, runs, lost.get(claim.paper))) for claim in claims]
+    rows = [_row(claim, numbers, measured, runs, left_out.get(claim.paper)) for claim in claims]
     return pd.DataFrame(rows, columns=[field.name for field in fields(Row)])
 
 
@@ -123,11 +122,14 @@ def _row(
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
         return replace(base, how=_why_not(claim.measured_in, lacking, measured, left_out))
-    _check_units(claim, present)
+    for measure, item in present.items():
+        if item.unit != claim.unit:
+            raise UserError(
+                f"claims: {claim.id}: unit: the claim is in '{claim.unit}', but {measure} is measured in '{item.unit}'"
+            )
     finding = judge(claim, present, numbers, measured)
-    interval = finding.estimate.interval() if finding.estimate.basis == "seeds" else None
+    low, high = (finding.estimate.interval() if finding.estimate.basis == "seeds" else None) or (math.nan, math.nan)
     made_of_stand_ins = any(item.stand_in for item in present.values())
-    low, high = interval or (math.nan, math.nan)
     return replace(
         base,
         decides=claim.decides if finding.verdict in OPEN else "",
@@ -155,14 +157,6 @@ def _misspelt(paper: str, measure: Measure, measured: All) -> str:
     metrics = {metric for name, variant, metric in measured if (name, variant) == (paper, measure.variant)}
     known = any((name, metric) == (paper, measure.metric) for name, _, metric in measured)
     return nearest(measure.metric, metrics) if metrics and not known else ""
-
-
-def _check_units(claim: Claim, present: Mapping[Measure, Measured]) -> None:
-    for measure, item in present.items():
-        if item.unit != claim.unit:
-            raise UserError(
-                f"claims: {claim.id}: unit: the claim is in '{claim.unit}', but {measure} is measured in '{item.unit}'"
-            )
 
 
 def _how(claim: Claim, present: Mapping[Measure, Measured], estimate: Estimate, runs: Sequence[Record]) -> str:
@@ -224,10 +218,9 @@ def published_text(claim: Claim) -> str:
     if isinstance(claim, Number):
         return f"{claim.published:g}" + (f" ± {claim.sd:g}" if claim.sd is not None else "")
     if isinstance(claim, Ordering):
-        mark = " > " if claim.order == "descending" else " < "
         if claim.role == "conjecture":
-            return mark.join(("first", "second", "third")[: len(claim.measures)])
-        return mark.join(f"{value:g}" for value in claim.published) if claim.published else "no numbers"
+            return claim.mark.join(("first", "second", "third")[: len(claim.measures)])
+        return claim.mark.join(f"{value:g}" for value in claim.published) if claim.published else "no numbers"
     if claim.at_least is not None and claim.at_most is not None:
         limit = f"{claim.at_least:g} to {claim.at_most:g}"
     else:
@@ -244,50 +237,45 @@ def counts(card: pd.DataFrame) -> dict[str, int]:
 def values(card: pd.DataFrame) -> dict[str, float]:
     """Our value of each measured claim, by id; for an ordering, the least certain gap."""
     numbers = card["difference"].where(card["kind"] == "ordering", pd.to_numeric(card["ours"], errors="coerce"))
-    return {
-        str(claim): float(f"{number:.6g}")
-        for claim, number in zip(card["id"], numbers, strict=True)
-        if number == number
-    }
+    return {str(claim): float(f"{number:.6g}") for claim, number in numbers.set_axis(card["id"]).dropna().items()}
 
 
 def markdown(
     card: pd.DataFrame,
     scale: str,
-    left_out: Mapping[str, LeftOut] | None = None,
-    own: Mapping[str, Sequence[str]] | None = None,
+    left_out: Mapping[str, LeftOut] = {},
+    own: Mapping[str, Sequence[str]] = {},
 ) -> str:
     """A compact scorecard for readers: verdict counts, then one table per paper."""
-    lost = left_out or {}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(card).items()) or "no claims"
     checks = card[card["role"] == "check"]
     n = int((card["role"] == "claim").sum())
-    lines = [f"# Scorecard, scale `{scale}`", "", f"{n} claim{'' if n == 1 else 's'}: {summary}.", ""]
+    parts = [f"# Scorecard, scale `{scale}`", f"{n} claim{'' if n == 1 else 's'}: {summary}."]
     if len(checks):
         failed = int((checks["verdict"] == FAILED).sum())
-        lines += [f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.", ""]
+        parts.append(f"Checks of the configuration: {len(checks)}, of which {failed or 'none'} failed.")
     if len(conjectures := card.loc[card["role"] == "conjecture", "verdict"].value_counts(sort=False)):
         found = ", ".join(f"{number} {verdict}" for verdict, number in conjectures.items())
-        lines += [f"Conjectures, which the authors believe and did not test: {found}.", ""]
+        parts.append(f"Conjectures, which the authors believe and did not test: {found}.")
     if changed := int((card["reason"] + card["note"]).str.contains("Changed after").sum()):
-        lines += [f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.", ""]
+        parts.append(f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.")
     if STAND_IN in set(card["verdict"]):
-        lines += ["**Stand-in data: no verdicts.** The numbers only show that the workflow runs.", ""]
+        parts.append("**Stand-in data: no verdicts.** The numbers only show that the workflow runs.")
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        lines += ["A value of one seed has no interval. Nor have several seeds with equal values.", ""]
+        parts.append("A value of one seed has no interval. Nor have several seeds with equal values.")
     for paper, rows in card.groupby("paper", sort=False):
-        lines += [f"## {paper}", ""]
-        lines += [f"Made {lost[str(paper)]}.", ""] if paper in lost else []
+        parts.append(f"## {paper}")
+        parts += [f"Made {left_out[str(paper)]}."] if paper in left_out else []
         for role, title in TITLES.items():
             if len(part := rows[rows["role"] == role]):
-                lines += [f"### {title}", ""] if title else []
-                lines += ["| where | claim | unit | published | ours | seeds | 95 % interval | verdict |"]
-                lines += ["|---|---|---|--:|--:|--:|--:|---|", *(_markdown_row(row) for _, row in part.iterrows()), ""]
-        lines += _to_decide(rows)
-    for name, sets in (own or {}).items():
-        lines += [f"## {name}", "", f"{not_judged(sets)}", ""]
-    lines += [MARKDOWN_NOTES, ""]
-    return "\n".join(lines)
+                parts += [f"### {title}"] if title else []
+                parts.append("\n".join([MARKDOWN_HEAD, *(_markdown_row(row) for _, row in part.iterrows())]))
+        still_open = rows[rows["decides"] != ""].groupby("decides", sort=False)["id"]
+        if lines := [f"| {runs} | {', '.join(f'`{claim}`' for claim in ids)} |" for runs, ids in still_open]:
+            parts += ["### Runs that would decide", "\n".join(["| runs | claims |", "|---|---|", *lines])]
+    for name, sets in own.items():
+        parts += [f"## {name}", not_judged(sets)]
+    return "\n\n".join([*parts, MARKDOWN_NOTES]) + "\n"
 
 
 def not_judged(own: Sequence[str]) -> str:
@@ -303,17 +291,6 @@ def _markdown_row(row: pd.Series) -> str:
     statement = row["statement"] + (" *Quoted.*" if row["quoted"] else "")
     cells = [row["where"], statement, row["unit"], published, ours, row["seeds"] or "", interval, row["verdict"]]
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _to_decide(rows: pd.DataFrame) -> list[str]:
-    """A table of the runs that would decide the claims of a paper that are open, if there are any."""
-    still = rows[rows["decides"] != ""]
-    if still.empty:
-        return []
-    lines = ["### Runs that would decide", "", "| runs | claims |", "|---|---|"]
-    for runs, part in still.groupby("decides", sort=False):
-        lines.append(f"| {runs} | {', '.join(f'`{claim}`' for claim in part['id'])} |")
-    return [*lines, ""]
 
 
 def interval_text(row: pd.Series) -> str:
@@ -346,8 +323,8 @@ def make(
     *,
     scale: str,
     papers: Collection[str],
-    left_out: Mapping[str, LeftOut] | None = None,
-    own: Mapping[str, Sequence[str]] | None = None,
+    left_out: Mapping[str, LeftOut] = {},
+    own: Mapping[str, Sequence[str]] = {},
 ) -> pd.DataFrame:
     """Write the scorecard to the folder `out`, and return it.
 
@@ -364,7 +341,7 @@ def make(
         own: the user's own data, by the papers that use them; the claims of these papers are about other data, and are
             not judged.
     """
-    judged = set(papers) - set(own or ())
+    judged = set(papers) - set(own)
     wanted = [claim for file in claims for claim in read(Path(file)) if claim.paper in judged]
     card = scorecard(wanted, read_metrics(metrics), read_records(records), left_out)
     files = Layout(Path(out))

@@ -57,15 +57,14 @@ def figure(results: Results) -> tuple[Figure, pd.DataFrame]:
     study = _study(results)
     [metric] = _metrics(results, (str(study.study.figure),))
     unit = results.metrics.loc[results.metrics["metric"] == metric, "unit"].iloc[0]
-    labels, data = [], []
+    labels, data = rows(results), []
     drawing, axes = plt.subplots(figsize=(6, 0.8 + 0.35 * len(study.changes)))
-    for place, (label, variant) in enumerate(rows(results).items()):
+    for place, (label, variant) in enumerate(labels.items()):
         measured = results.measured(variant, metric)
-        labels.append(label)
         axes.plot(measured["value"], [place] * len(measured), "o", color="C0", alpha=0.7)
         axes.plot([measured["value"].mean()], [place], "|", color="black", markersize=14)
-        data += [{"row": labels[-1], "seed": row["seed"], metric: row["value"]} for _, row in measured.iterrows()]
-    axes.set_yticks(range(len(labels)), labels)
+        data += [{"row": label, "seed": row["seed"], metric: row["value"]} for _, row in measured.iterrows()]
+    axes.set_yticks(range(len(labels)), list(labels))
     axes.set(ylim=(len(labels) - 0.5, -0.5), xlabel=f"{metric} ({unit})")
     return drawing, pd.DataFrame(data, columns=["row", "seed", metric])
 
@@ -100,6 +99,6 @@ def _metrics(results: Results, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def _text(value: Any) -> str:
     """A value of an option, as in YAML on one line."""
-    if isinstance(value, str | float):
-        return value if isinstance(value, str) else f"{value:g}"
-    return json.dumps(value).replace('"', "")
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")

@@ -98,19 +98,15 @@ def _same_side(claim: Number, estimate: Estimate, numbers: Mapping[str, Number],
 
 def _judge_ordering(claim: Ordering, items: Sequence[Measured]) -> Finding:
     sign = 1 if claim.order == "descending" else -1
-    gaps = []
-    for first, second in itertools.pairwise(items):
-        gap = statistics.difference(first.estimate, second.estimate)
-        gaps.append(Estimate(sign * gap.value, gap.error, gap.freedom, gap.basis))
+    found = [statistics.difference(first.estimate, second.estimate) for first, second in itertools.pairwise(items)]
+    gaps = [replace(gap, value=sign * gap.value) for gap in found]
     weakest = min(gaps, key=_certainty)
     if any(gap.value <= 0 for gap in gaps):
         verdict = NOT_REPRODUCED
     else:
         verdict = REPRODUCED if all(gap.separated() for gap in gaps) else DIRECTION
-    mark = " > " if claim.order == "descending" else " < "
+    mark = ", " if verdict == NOT_REPRODUCED else claim.mark
     ours = mark.join(plain_value(item.estimate.value, claim.unit) for item in items)
-    if verdict == NOT_REPRODUCED:
-        ours = ours.replace(mark, ", ")
     return Finding(ours, weakest, weakest.value, weakest.p_value(), verdict)
 
 
@@ -131,20 +127,16 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
     if claim.at_most is not None:
         inside.append((claim.at_most - estimate.value, claim.at_most))
     margin, limit = min(inside)
+    # Enough seeds have the same count, so that it needs no standard error.
+    same_counts = claim.unit == "count" and estimate.basis == "none" and (estimate.runs or 0) >= FEWEST_SEEDS
     if margin < 0:
         verdict = NOT_REPRODUCED
-    elif _exact(claim, estimate) or all(estimate.separated(limit) for _, limit in inside):
+    elif same_counts or all(estimate.separated(limit) for _, limit in inside):
         verdict = REPRODUCED
     else:
         verdict = DIRECTION
     sd = items[0].sd if len(items) == 1 else math.nan
     return Finding(plain_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
-
-
-def _exact(claim: Bound, estimate: Estimate) -> bool:
-    """Whether enough seeds have the same count, so that it needs no standard error."""
-    equal = estimate.basis == "none" and (estimate.runs or 0) >= FEWEST_SEEDS
-    return claim.unit == "count" and equal
 
 
 def plain_value(value: float, unit: str) -> str:

@@ -420,12 +420,12 @@ def test_captions_show_code_and_no_html() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(None, ""), (4.21, "4.21 s"), (600, "10 min"), (3599, "1 h 00 min"), (11100, "3 h 05 min")]
+    ("seconds", "text"), [(4.21, "4.21 s"), (600, "10 min"), (3599, "1 h 00 min"), (11100, "3 h 05 min")]
 )
-def test_durations(seconds: float | None, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert html.duration(seconds) == text
 
 
 def test_sizes_and_p_values() -> None:
-    assert (html.size(812e6), html.size(1.4e9), html.size(None)) == ("812 MB", "1.4 GB", "")
+    assert (html.size(812e6), html.size(1.4e9)) == ("812 MB", "1.4 GB")
     assert (html.p_text(0.0002), html.p_text(0.04), html.p_text(float("nan"))) == ("< 0.001", "0.040", "")
