@@ -33,7 +33,6 @@ from recaps.papers.experts.judge import (
     blank,
     bootstrap_error,
     border_error,
-    confidence,
     coverage,
     frechet_distance,
     negatives,
@@ -222,7 +221,7 @@ def test_confidence_and_coverage() -> None:
     three = np.eye(4)[[0, 0, 1, 3]]
     assert coverage(three) == pytest.approx(math.exp(0.5 * math.log(2) + 2 * 0.25 * math.log(4)))
     soft = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]])
-    assert confidence(soft).tolist() == [0.5, 0.9]
+    assert judge_module.Judged(soft, soft).confidence.tolist() == [0.5, 0.9]
     assert coverage(soft) == pytest.approx(2), "of decisions, however sure"
 
 
@@ -259,7 +258,7 @@ def test_the_frechet_distance_bears_dead_units_and_few_rows() -> None:
     assert frechet_distance(a, alone) == pytest.approx(4, rel=1e-5)
 
 
-def test_negatives_are_counted_as_loops_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negatives_are_counted_as_loops_do() -> None:
     images = _split(30).images / 255
     pictures = np.concatenate([_pictures(12), 1 - _pictures(12), np.random.default_rng(0).random((12, *SHAPE))])
     near = [
@@ -267,9 +266,7 @@ def test_negatives_are_counted_as_loops_do(monkeypatch: pytest.MonkeyPatch) -> N
         for each in pictures
     ]
     assert near[:24] == [False] * 12 + [True] * 12
-    for batch in (500, 5):
-        monkeypatch.setattr(judge_module, "BATCH", batch)
-        assert negatives(pictures, images).tolist() == near
+    assert negatives(pictures, images).tolist() == near
 
 
 def test_a_negative_of_an_object_is_no_white_picture_with_a_black_spot() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -41,9 +41,9 @@ def stages(config: Mapping[str, Any]) -> list[dict[str, object]]:
             back, coder.second.weight, stride=coder.second.stride, output_padding=coder.left_over
         )
         picture = model.pictures(decoded)
-    first, second = (_count(layer.parameters()) for layer in (coder.first, coder.second))
+    learning = (coder.first, coder.second, model.encoder, model.decoder)
+    first, second, w, u = (sum(each.numel() for each in part.parameters()) for part in learning)
     biases = [None if each is None else each.numel() for each in (coder.bias_between, coder.bias_images)]
-    w, u = (_count(part.parameters()) for part in (model.encoder, model.decoder))
     kernels = [("x".join(map(str, each.kernel_size)), each.stride[0]) for each in (coder.first, coder.second)]
     none = ("", None)
     back_by = "transposed convolution, same filters"
@@ -74,10 +74,6 @@ def phase_steps(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
     ends = phase_ends(ExpertsOptions.model_validate(config["model"]), Training.model_validate(config["training"]))
     return dict(zip(PHASES, zip((0, *ends), ends, strict=False), strict=True))
-
-
-def _count(parameters: Iterable[Any]) -> int:
-    return sum(each.numel() for each in parameters)
 
 
 def _shape(values: Any) -> str:

@@ -24,15 +24,15 @@ PANELS = tuple((f"{name}-experts", domain) for name in DATASETS for domain in ("
 #: Rows of the study `axes` whose samples are shown.
 COMPARED = ("as-it-is", "outputs", "outputs-slow", "outputs-ten-iterations", "no-length")
 
-#: Phases of figure 6: title, label of the vertical axis, and lines, each a column of the history and its label.
-CURVES: dict[str, tuple[str, str, dict[str, str]]] = {
-    "autoencoder": ("autoencoder", "squared error", {"reconstruction_error": "squared error of a picture"}),
-    "encoder": (
-        "encoder W",
-        "mean length",
-        {"length": "output capsules' sums z", "mixed_activation": "reconstructed input capsules"},
-    ),
-    "decoder": ("decoder U", "squared error", {"reconstruction_error": "squared error of a picture"}),
+#: Lines of figure 6: columns of the history and their labels.
+ERROR = {"reconstruction_error": "squared error of a picture"}
+LENGTHS = {"length": "output capsules' sums z", "mixed_activation": "reconstructed input capsules"}
+
+#: Phases of figure 6: title, label of the vertical axis, and lines.
+CURVES = {
+    "autoencoder": ("autoencoder", "squared error", ERROR),
+    "encoder": ("encoder W", "mean length", LENGTHS),
+    "decoder": ("decoder U", "squared error", ERROR),
 }
 
 

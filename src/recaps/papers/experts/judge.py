@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import entr
@@ -12,11 +12,7 @@ from scipy.special import entr
 from recaps.errors import UserError
 from recaps.npz import Array
 
-if TYPE_CHECKING:
-    from recaps.config.training import Training
-    from recaps.models.convnet import ConvNet
-
-#: Pictures that are classified, or compared with images, at a time.
+#: Pictures that are classified at a time.
 BATCH = 500
 
 
@@ -27,6 +23,11 @@ class Judged(NamedTuple):
     """Softmax of the class scores, [N, classes]."""
     features: Array
     """The hidden layer before the scores, [N, hidden]."""
+
+    @property
+    def confidence(self) -> Array:
+        """The highest probability, [N]."""
+        return np.asarray(self.probabilities.max(1))
 
     @property
     def decisions(self) -> Array:
@@ -60,39 +61,23 @@ class Judge:
         Raises:
             UserError: the ConvNet was trained on images of another shape.
         """
-        from recaps.training.batches import view_shape
+        import torch
+
+        from recaps.training.batches import view, view_shape
 
         if view_shape(pictures.shape[1:], self.training) != self.shape:
             raise UserError(f"{self.run}: trained on {self.shape}, but the pictures are {pictures.shape[1:]}")
-        return judged(self.model, pictures, self.training)
-
-
-def judged(model: ConvNet, pictures: Array, training: Training) -> Judged:
-    """Classify pictures [N, C, H, W], float32 in 0..1, by a ConvNet on the CPU."""
-    import torch
-
-    from recaps.training.batches import view
-
-    parts = []
-    with torch.no_grad():
-        for start in range(0, len(pictures), BATCH):
-            batch = torch.from_numpy(np.ascontiguousarray(pictures[start : start + BATCH], np.float32))
-            features = model.features(view(batch, training))
-            parts.append((model.scores(features).softmax(1).numpy(), features.numpy()))
-    return Judged(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-
-
-def confidence(probabilities: Array) -> Array:
-    """Return the highest probability of each picture: [N, classes] to [N]."""
-    return np.asarray(probabilities.max(1))
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(pictures), BATCH):
+                batch = torch.from_numpy(np.ascontiguousarray(pictures[start : start + BATCH], np.float32))
+                features = self.model.features(view(batch, self.training))
+                parts.append((self.model.scores(features).softmax(1).numpy(), features.numpy()))
+        return Judged(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 def coverage(probabilities: Array) -> float:
-    """Return the effective number of predicted classes: the exponential of the entropy of the decisions.
-
-    Args:
-        probabilities: [N, classes].
-    """
+    """Return the effective number of predicted classes, of [N, classes]: exp of the entropy of the decisions."""
     shares = np.bincount(probabilities.argmax(1)) / len(probabilities)
     return float(np.exp(entr(shares).sum()))
 
@@ -100,11 +85,7 @@ def coverage(probabilities: Array) -> float:
 def frechet_distance(a: Array, b: Array) -> float:
     """Return the Fréchet distance of Gaussians with the means m and covariances C of two sets of features.
 
-    It is |m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^(1/2)).
-
-    Args:
-        a: features [N, D], at least two rows.
-        b: features [M, D], at least two rows.
+    It is |m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a C_b)^(1/2)). Features are [N, D] and [M, D], two rows or more each.
     """
     (mean_a, root_a), (mean_b, root_b) = _gaussian(a), _gaussian(b)
     # With C = R R' the square roots of the eigenvalues of C_a C_b are the singular values of R_a' R_b.
@@ -121,24 +102,23 @@ def _gaussian(features: Array) -> tuple[Array, Array]:
 def negatives(pictures: Array, images: Array) -> Array:
     """Return whether the negative 1 - picture is nearer to its nearest image than the picture is to its own: bool [N].
 
-    The distance is the squared error.
-
-    Args:
-        pictures: in 0..1, [N, ...].
-        images: in 0..1, [M, ...].
+    The distance is the squared error. Pictures [N, ...] and images [M, ...] are in 0..1.
     """
     return np.asarray(_nearest(1 - pictures, images) < _nearest(pictures, images))
+
+
+def _nearest(pictures: Array, images: Array) -> Array:
+    """Return the squared error between each picture and its nearest image, [N]."""
+    own, others = _pixels(pictures), _pixels(images)
+    return np.asarray((np.square(others).sum(1) - 2 * own @ others.T).min(1) + np.square(own).sum(1))
 
 
 def resembles_one(pictures: Array, images: Array) -> Array:
     """Return whether a picture resembles one of the images more than the mean of all: bool [N].
 
     Likeness is the cosine of the pixels. It tells the negative of an object from a white picture with a black spot: the
-    negative of the spot resembles the mean image more. A small or uneven spot may pass.
-
-    Args:
-        pictures: in 0..1, [N, ...].
-        images: in 0..1, [M, ...].
+    negative of the spot resembles the mean image more. A small or uneven spot may pass. Pictures [N, ...] and images
+    [M, ...] are in 0..1.
     """
     pixels, each = _directions(pictures), _directions(images)
     mean = _directions(images.mean(0, keepdims=True))
@@ -147,18 +127,20 @@ def resembles_one(pictures: Array, images: Array) -> Array:
 
 def _directions(pictures: Array) -> Array:
     """The pixels of each picture, divided by their norm: [N, pixels]; 0 for a black picture."""
-    pixels = pictures.reshape(len(pictures), -1).astype(np.float64)
+    pixels = _pixels(pictures)
     return np.asarray(pixels / np.linalg.norm(pixels, axis=1, keepdims=True).clip(1e-9))
+
+
+def _pixels(pictures: Array) -> Array:
+    """[N, ...] to [N, pixels], in double precision."""
+    return pictures.reshape(len(pictures), -1).astype(np.float64)
 
 
 def blank(pictures: Array, images: Array) -> Array:
     """Return whether a picture has less contrast than 99 % of the images: bool [N].
 
-    Contrast is the standard deviation of the pixels without the border, see `border_error`.
-
-    Args:
-        pictures: in 0..1, [N, C, H, W].
-        images: in 0..1, [M, C, H, W].
+    Contrast is the standard deviation of the pixels without the border, see `border_error`. Pictures [N, C, H, W] and
+    images [M, C, H, W] are in 0..1.
     """
     own, others = (each[..., :-1, :-1].std((1, 2, 3)) for each in (pictures, images))
     return np.asarray(own < np.quantile(others, 0.01))
@@ -194,15 +176,6 @@ def slant(pictures: Array) -> Array:
 def spread_within(values: Array, labels: Array) -> float:
     """Return the standard deviation of values [N] within a class, a mean over the classes in labels [N]."""
     return float(np.mean([values[labels == label].std() for label in np.unique(labels)]))
-
-
-def _nearest(pictures: Array, images: Array) -> Array:
-    """Return the squared error between each picture and its nearest image, [N]."""
-    flat = pictures.reshape(len(pictures), -1).astype(np.float64)
-    others = images.reshape(len(images), -1).astype(np.float64)
-    lengths = np.square(others).sum(1)
-    parts = [flat[start : start + BATCH] for start in range(0, len(flat), BATCH)]
-    return np.concatenate([(lengths - 2 * part @ others.T).min(1) + np.square(part).sum(1) for part in parts])
 
 
 def agreement(first: Array, second: Array) -> Array:

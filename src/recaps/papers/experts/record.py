@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from recaps.arrays import Arrays
 from recaps.evaluation.record import MetricRow, Record, Run, pictures
 from recaps.npz import Array
 from recaps.papers.experts.judge import (
@@ -17,7 +16,6 @@ from recaps.papers.experts.judge import (
     blank,
     bootstrap_error,
     border_error,
-    confidence,
     coverage,
     flat,
     frechet_distance,
@@ -65,7 +63,9 @@ def record(run: Run) -> Record:
         if "opposite" in probe:
             values = correlation(flat(probe["complete"]), flat(probe["opposite"]))
             rows.append(run.mean("opposite-correlation", values, "ratio", run.test_set))
-            arrays["opposite"] = _opposite(probe["opposite"], values)
+            # The first sample -x of each capsule, [J, H, W], and the correlation of all with x, [n, J].
+            values = values.reshape(probe["opposite"].shape[:2]).astype(np.float32)
+            arrays["opposite"] = {"pictures": pictures(probe["opposite"][0, :, 0]), "correlation": values}
     if family == "experts":
         minutes, on = run.training_record()["wall_seconds"] / 60, run.resolve(run.settings.data)
         rows.append(run.number("training-minutes", minutes, "minutes", on))
@@ -111,7 +111,7 @@ def _image_metrics(run: Run) -> list[MetricRow]:
     """What a judge measures on real images; nothing for a ConvNet without `images`, which is no judge."""
     if not run.settings.images:
         return []
-    judge, train, test = Judge(run.folder), *_real(run)
+    judge, (train, test) = Judge(run.folder), _real(run)
     return [
         *_judged(run, "images", judge(test), judge(train), run.test_set),
         *_looks(run, "images", test, train, run.test_set),
@@ -145,7 +145,7 @@ def _judged(run: Run, domain: str, seen: Judged, beside: Judged, on: str) -> lis
     by_decisions = bootstrap_error(coverage, seen.probabilities)
     by_features = bootstrap_error(frechet_distance, seen.features, others)
     return [
-        run.mean(f"{domain}-confidence", confidence(seen.probabilities), "fraction", on),
+        run.mean(f"{domain}-confidence", seen.confidence, "fraction", on),
         run.number(f"{domain}-coverage", classes, "count", on, n=n, se=by_decisions),
         run.number(f"{domain}-frechet", distance, "squared distance", on, n=n, se=by_features),
     ]
@@ -194,19 +194,15 @@ def _agreement(run: Run, decisions: Array, on: str) -> list[MetricRow]:
 def _specific(run: Run, seen: Judged, decisions: Array, on: str) -> MetricRow:
     """The number of capsules whose samples are of one class, and look like it to the judge; decisions [n, J]."""
     first, second = np.array_split(decisions, 2)
-    sure = confidence(seen.probabilities).reshape(decisions.shape).mean(0) >= CONFIDENT
+    sure = seen.confidence.reshape(decisions.shape).mean(0) >= CONFIDENT
     count = ((agreement(first, second) >= AGREED) & sure).sum()
     return run.number("specific-capsules", float(count), "count", on, n=decisions.size)
 
 
-def _real(judge: Run) -> tuple[Array, Array]:
-    """The first training and test images of a judge."""
-    return _images(judge.split(judge.settings.data)), _images(judge.split(judge.settings.test))
-
-
-def _images(split: Arrays) -> Array:
-    """The first `JUDGED` images of a set, in 0..1, [N, C, H, W]."""
-    return np.asarray(split.images[:JUDGED], np.float32) / 255
+def _real(judge: Run) -> list[Array]:
+    """The first `JUDGED` training images of a judge, and as many test images, in 0..1, [N, C, H, W] each."""
+    splits = (judge.split(name) for name in (judge.settings.data, judge.settings.test))
+    return [np.asarray(split.images[:JUDGED], np.float32) / 255 for split in splits]
 
 
 def _first(samples: Array) -> Array:
@@ -218,10 +214,7 @@ def _first(samples: Array) -> Array:
 
 
 def _samples(domains: list[Array]) -> dict[str, Array]:
-    """The first samples of each domain, and the brightness of each sample.
-
-    Args:
-        domains: the samples of each domain, [n, C, H, W], or [n, J, C, H, W] by capsule.
+    """The first samples of each domain, [n, C, H, W] or, by capsule, [n, J, C, H, W], and their brightness.
 
     Returns:
         `pictures` [n, domains, H, W] or [n, domains, J, H, W]; `mean` and `sd` of their pixels, [n, domains] or
@@ -232,12 +225,6 @@ def _samples(domains: list[Array]) -> dict[str, Array]:
     shown = np.stack([samples[:count] for samples in domains], axis=1)
     pixels = (-3, -2, -1)
     return {"pictures": pictures(shown[..., 0, :, :]), "mean": shown.mean(pixels), "sd": shown.std(pixels)}
-
-
-def _opposite(samples: Array, correlation: Array) -> dict[str, Array]:
-    """The first sample -x of each capsule, `pictures` [J, H, W], and the `correlation` of all with x, [n, J]."""
-    values = correlation.reshape(samples.shape[:2]).astype(np.float32)
-    return {"pictures": pictures(samples[0, :, 0]), "correlation": values}
 
 
 def _chain(probe: Mapping[str, Array]) -> dict[str, Array]:

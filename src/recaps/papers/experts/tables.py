@@ -7,20 +7,22 @@ import pandas as pd
 from recaps.papers.experts.variants import DATASETS, DOMAINS, by_dataset
 from recaps.report.results import Results
 
-COLUMNS = (
-    "data set",
-    "model",
-    "chain error",
-    "autoencoder error",
-    "usage",
-    "selectivity",
-    "linear %",
-    "confidence",
-    "classes",
-    "Fréchet distance",
-    "negatives %",
-    "seeds",
-)
+#: Columns of a model, with their metrics.
+OF_MODEL = {
+    "chain error": "chain-error",
+    "autoencoder error": "autoencoder-error",
+    "usage": "usage",
+    "selectivity": "selectivity",
+    "linear %": "linear-{protocol}",
+}
+
+#: Columns of a domain of samples, with the ends of their metrics.
+OF_DOMAIN = {
+    "confidence": "confidence",
+    "classes": "coverage",
+    "Fréchet distance": "frechet",
+    "negatives %": "negatives",
+}
 
 
 def table_1(results: Results) -> pd.DataFrame:
@@ -35,28 +37,17 @@ def table_1(results: Results) -> pd.DataFrame:
         ]
         for variant, domain in sorted(found, key=lambda pair: pair[1] == "images"):  # real images last
             rows.append({"data set": DATASETS.get(dataset, dataset)} | _row(results, variant, domain))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=["data set", "model", *OF_MODEL, *OF_DOMAIN, "seeds"])
 
 
 def _row(results: Results, variant: str, domain: str) -> dict[str, object]:
     settings = results.paper.variants[variant]
     titles = {"samples": settings.title, "images": "test images"}
-    row: dict[str, object] = {"model": titles.get(domain, f"{settings.title} ({domain} domain)")}
-    metrics = {
-        "confidence": f"{domain}-confidence",
-        "classes": f"{domain}-coverage",
-        "Fréchet distance": f"{domain}-frechet",
-    }
+    metrics = {column: f"{domain}-{metric}" for column, metric in OF_DOMAIN.items()}
     if domain != "restricted":  # the row above has the same model
         protocol = next(iter(settings.heads.get("linear", ())), "")
-        metrics |= {"chain error": "chain-error", "autoencoder error": "autoencoder-error"}
-        metrics |= {"usage": "usage", "selectivity": "selectivity", "linear %": f"linear-{protocol}"}
-    row |= {column: _mean(results, variant, metric) for column, metric in metrics.items()}
-    share = _mean(results, variant, f"{domain}-negatives")
-    return row | {"negatives %": None if share is None else 100 * share, "seeds": len(results.own_seeds[variant])}
-
-
-def _mean(results: Results, variant: str, metric: str) -> float | None:
-    """The mean of a metric over seeds; None where it was not measured."""
-    values = results.metric(variant, metric)
-    return float(values.mean()) if len(values) else None
+        metrics |= {column: metric.format(protocol=protocol) for column, metric in OF_MODEL.items()}
+    found = {column: results.measured(variant, metric)["value"].mean() for column, metric in metrics.items()}
+    found["negatives %"] *= 100
+    title = titles.get(domain, f"{settings.title} ({domain} domain)")
+    return {"model": title, **found, "seeds": len(results.own_seeds[variant])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -55,20 +55,16 @@ def sizes(config: Mapping[str, Any]) -> pd.DataFrame:
         **{"rho": arrays.affinities, "gamma": arrays.appearances, "M": arrays.relations, "c": arrays.widths},
         **{"T": arrays.colours, "alpha": arrays.alphas},
     }
-    rows = [
-        {"part": name, "of": "generative model", "shape": "x".join(map(str, each.shape)), "numbers": each.numel()}
-        for name, each in learned.items()
-    ]
     networks = {"convolutional network": model.part_encoder, "set transformer": model.object_encoder}
-    rows += [
-        {"part": name, "of": "posterior", "shape": "", "numbers": _count(each.parameters())}
-        for name, each in networks.items()
+    rows: list[tuple[str, str, Sequence[int], int]] = [
+        *((name, "generative model", each.shape, each.numel()) for name, each in learned.items()),
+        *((name, "posterior", (), sum(part.numel() for part in each.parameters())) for name, each in networks.items()),
+        ("objects", "capsules", (), options.objects),
+        ("parts", "capsules", (), options.parts),
+        ("image", "data", config["image_shape"], 0),
     ]
-    for name, number in (("objects", options.objects), ("parts", options.parts)):
-        rows.append({"part": name, "of": "capsules", "shape": "", "numbers": number})
-    image = "x".join(map(str, config["image_shape"]))
-    rows.append({"part": "image", "of": "data", "shape": image, "numbers": 0})
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=["part", "of", "shape", "numbers"])
+    return frame.assign(shape=["x".join(map(str, shape)) for _, _, shape, _ in rows])
 
 
 def draw_connections(axis: Axes, sizes: pd.DataFrame) -> None:
@@ -133,7 +129,3 @@ def draw_dependencies(axis: Axes, sizes: pd.DataFrame) -> None:
                 off = 0.3 if start < end else -0.3
                 arrow(axis, (x, start + off), (x, end - off))
                 axis.text(x + 0.15, (start + end) / 2, ways[side, variable], ha="left", va="center", fontsize=7.5)
-
-
-def _count(parameters: Iterable[Any]) -> int:
-    return sum(each.numel() for each in parameters)

@@ -56,9 +56,9 @@ def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     for place, (angle, shade) in enumerate(zip(angles, shades, strict=True)):
         along = probe["bound_along"][:, place]
         right.plot(probe["steps"], along, color=shade, linestyle="-", marker="", linewidth=1.2, label=f"2, {angle:g}°")
-        frame = pd.DataFrame({"step": probe["steps"], "bound": along}).assign(image=f"2 turned by {angle:g} degrees")
-        frame = frame.assign(squared_error_amortised=probe["error"][place])
-        frames.append(frame.assign(squared_error_free_form=probe["error_free"][place]))
+        frame = pd.DataFrame({"step": probe["steps"], "bound": along, "squared_error_amortised": probe["error"][place]})
+        frame = frame.assign(squared_error_free_form=probe["error_free"][place])
+        frames.append(frame.assign(image=f"2 turned by {angle:g} degrees"))
     label = f"mean over {int(average['n']):,} test digits"
     right.plot(average["steps"], average["bound"], color="black", linestyle="--", marker="", label=label)
     frames.append(pd.DataFrame({"step": average["steps"], "bound": average["bound"]}).assign(image=label))
@@ -180,11 +180,10 @@ def figure_8(results: Results) -> tuple[Figure, pd.DataFrame]:
 def figure_9(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Samples from the generative model."""
     probe = results.arrays(MODEL, "samples")
-    pictures, brightness = probe["samples"], probe["brightness"]
-    n = len(pictures)
+    pictures, n = probe["samples"], len(probe["samples"])
     drawing, axis = plt.subplots(figsize=(9.2, 9.2 * math.ceil(n / PER_ROW) / PER_ROW))
     _draw_rows(axis, [("", pictures[start : start + PER_ROW]) for start in range(0, n, PER_ROW)])
-    return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": brightness}).assign(variant=MODEL)
+    return drawing, pd.DataFrame({"sample": range(n), "mean_brightness": probe["brightness"]}).assign(variant=MODEL)
 
 
 def turns(results: Results) -> tuple[Figure, pd.DataFrame]:

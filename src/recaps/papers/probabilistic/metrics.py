@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from recaps.evaluation.record import MetricRow
 from recaps.papers.probabilistic.record import ROTATED, settled
@@ -57,11 +55,9 @@ def _leads(results: Results) -> list[MetricRow]:
             leads = []
             for degrees in ROTATED:
                 (variant, protocol), (other, others) = points[degrees], vae[degrees]
-                [ours], [theirs] = part.head(variant, head, protocol), part.head(other, "linear", others)
-                gap, error = _difference(ours, theirs)
-                leads.append((gap, error, ours["n"], _tested_on(results, protocol)))
-            least, error, n, on = min(leads)
-            rows.append((family, seed, f"least-lead-{head}", least, error, n, "percent", on))
+                gap = _difference(part, (variant, head, protocol), (other, "linear", others))
+                leads.append((*gap, "percent", _tested_on(results, protocol)))
+            rows.append((family, seed, f"least-lead-{head}", *min(leads)))
     return rows
 
 
@@ -74,28 +70,29 @@ def _changes(results: Results) -> list[MetricRow]:
     rows: list[MetricRow] = []
     on = _tested_on(results, "mnist")
     for variant in results.paper.variants:
-        if not variant.startswith((DOUBLED, *NUMBERS)) or "capsules" not in results.paper.variants:
+        if not variant.startswith((DOUBLED, *NUMBERS)):
             continue
-        gains: dict[int, tuple[float, float, int]] = {}
-        for seed, part in results.by_seed():
-            if {variant, "capsules"} <= {*part.paper.variants}:
-                [ours], [before] = (part.head(name, "presence", "mnist") for name in (variant, "capsules"))
-                gains[seed] = (*_difference(ours, before), ours["n"])
+        heads = [(name, "presence", "mnist") for name in (variant, "capsules")]
+        both = [(seed, part) for seed, part in results.by_seed() if {variant, "capsules"} <= {*part.paper.variants}]
+        gains = [(seed, *_difference(part, *heads)) for seed, part in both]
         if len(gains) >= FEWEST_SEEDS:
-            sign = math.copysign(1, sum(gain for gain, _, _ in gains.values()))
-            doubled = variant.startswith(DOUBLED)
-            metric, sign = ("presence-change", sign) if doubled else ("presence-gain", 1)
-            rows += [
-                (variant, seed, metric, sign * gain, error, n, "percent", on)
-                for seed, (gain, error, n) in gains.items()
-            ]
+            metric, sign = "presence-gain", 1.0
+            if variant.startswith(DOUBLED):
+                metric, sign = "presence-change", math.copysign(1, sum(gain for _, gain, _, _ in gains))
+            rows += [(variant, seed, metric, sign * gain, error, n, "percent", on) for seed, gain, error, n in gains]
     return rows
 
 
-def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float]:
-    """The difference of the accuracies of two heads in percent, and its standard error over the test images."""
-    errors = [proportion_error(each["accuracy"], each["n"]) for each in (ours, theirs)]
-    return 100 * (ours["accuracy"] - theirs["accuracy"]), 100 * math.hypot(*errors)
+def _difference(part: Results, ours: tuple[str, str, str], theirs: tuple[str, str, str]) -> tuple[float, float, int]:
+    """The difference of two accuracies in percent, its standard error over the test images, and their number.
+
+    Args:
+        part: the results of one seed.
+        ours, theirs: variant, head and protocol.
+    """
+    [own], [other] = part.head(*ours), part.head(*theirs)
+    errors = [proportion_error(each["accuracy"], each["n"]) for each in (own, other)]
+    return 100 * (own["accuracy"] - other["accuracy"]), 100 * math.hypot(*errors), own["n"]
 
 
 def _tested_on(results: Results, protocol: str) -> str:

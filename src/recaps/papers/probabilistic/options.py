@@ -10,15 +10,7 @@ from pydantic import Field, model_validator
 from recaps.config.families import ModelOptions
 
 #: Options of free-form inference.
-FREE_FORM = (
-    "free_steps",
-    "free_rate",
-    "free_pairs",
-    "free_draws",
-    "free_ascent",
-    "free_presences_only",
-    "free_samples",
-)
+FREE = ("free_steps", "free_rate", "free_pairs", "free_draws", "free_ascent", "free_presences_only", "free_samples")
 
 
 class GenerativeOptions(ModelOptions):
@@ -29,8 +21,8 @@ class GenerativeOptions(ModelOptions):
 
     module: ClassVar[str] = "recaps.papers.probabilistic.capsules"
     of_probes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "free-form": FREE_FORM,
-        "free-form-rotations": FREE_FORM,
+        "free-form": FREE,
+        "free-form-rotations": FREE,
         "samples": ("samples",),
     }
     family: Literal["generative"] = "generative"

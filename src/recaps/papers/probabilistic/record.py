@@ -50,7 +50,7 @@ Measured = tuple[list[MetricRow], dict[str, Array]]
 def record(run: Run) -> Record:
     """Return the accuracies of all heads, the values of table 2 but for those of several runs, and a part per probe."""
     rows, arrays = run.accuracies(), {}
-    family = getattr(run.settings.model, "family", None)
+    family = run.settings.model.family
     if family == "scae" and settled(run.settings):
         rows += [(*row[:2], f"settled-{row[2]}", *row[3:]) for row in rows]
     if family == "generative":
@@ -75,7 +75,7 @@ def record(run: Run) -> Record:
 
 def settled(settings: Variant) -> bool:
     """Whether a variant is trained for long enough to be compared. Only the training of SCAE is known."""
-    return getattr(settings.model, "family", None) != "scae" or settings.training.steps >= SETTLED
+    return settings.model.family != "scae" or settings.training.steps >= SETTLED
 
 
 def information(log_odds: Array) -> Array:
@@ -133,8 +133,8 @@ def _training_bound(run: Run) -> MetricRow:
 def _known_divergence(run: Run, log_odds: float) -> MetricRow:
     """The divergence of presences that labels set, one present object and all others absent, from the prior."""
     options = run.settings.model
-    objects, p = (getattr(options, name) for name in ("objects", "object_probability"))
-    known = np.where(np.arange(objects) == 0, log_odds, -log_odds)
+    known = np.where(np.arange(options.objects) == 0, log_odds, -log_odds)
+    p = options.object_probability
     return run.number("presence-divergence", divergence(known, math.log(p / (1 - p))).sum(), "nats")
 
 
@@ -147,12 +147,12 @@ def _presences(run: Run, protocol: str) -> list[MetricRow]:
     head, rules, options = run.paper.heads["presence"], run.paper.protocols[protocol], run.settings.model
     assert rules.fit is not None  # the head is fitted
     drawn = np.random.default_rng(run.seed)
-    temperature, p = (getattr(options, name) for name in ("temperature", "object_probability"))
+    p = options.object_probability
     values, labels = [], []
     for part in (rules.fit, rules.test):
         known = _images(run, part, "presence", "labels")
         noise = drawn.logistic(size=known["presence"].shape)
-        values.append(expit((known["presence"] + noise) / temperature))
+        values.append(expit((known["presence"] + noise) / options.temperature))
         labels.append(known["labels"])
     right = classifier(head).fit(values[0], labels[0]).predict(values[1]) == labels[1]
     on = run.resolve(rules.test.set)
@@ -184,12 +184,11 @@ def _rotations(run: Run, probe: Mapping[str, Array]) -> Measured:
         "equivariance-small": (turning[small], "ratio"),
         "equivariance-large": (turning[large], "ratio"),
     }
-    means = {metric: (_mean(values.T), unit) for metric, (values, unit) in chosen.items()}
-    rows = [
-        run.mean(metric, values[np.isfinite(values)], unit, run.test_set)
-        for metric, (values, unit) in means.items()
-        if np.isfinite(values).any()
-    ]
+    rows = []
+    for metric, (values, unit) in chosen.items():
+        means = _mean(values.T)
+        if np.isfinite(means).any():
+            rows.append(run.mean(metric, means[np.isfinite(means)], unit, run.test_set))
     two = (labels == TWO).argmax()  # the first image if there is no 2
     shown = np.union1d(two, first_of_each(labels, 1)[:CLASSES])
     images = probe["images"][:, two, 0]
@@ -341,9 +340,7 @@ def _size(run: Run, metric: str, prefix: str) -> MetricRow:
 
 def _mean(values: Array) -> Array:
     """Mean over the last axis without NaN; NaN where there are no other values."""
-    known = np.isfinite(values)
-    count = known.sum(-1)
-    return np.where(count > 0, np.where(known, values, 0).sum(-1) / np.maximum(count, 1), np.nan)
+    return np.ma.masked_invalid(values).mean(-1).filled(np.nan)
 
 
 def _logistic(values: Array) -> Array:

@@ -78,18 +78,15 @@ def table_1(results: Results) -> pd.DataFrame:
 
 def table_2(results: Results) -> pd.DataFrame:
     """Values of statements that the paper makes without a number or shows as pictures, as means over seeds."""
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     for metric, label in FINDINGS.items():
         for variant, settings in results.paper.variants.items():
             found = results.measured(variant, metric)
             if len(found):
-                row: dict[str, object] = {"finding": label, "model": settings.title, "value": found["value"].mean()}
-                row |= {"sd": sd(found["value"].to_numpy()), "unit": found["unit"].iloc[0]}
-                row |= {
-                    "published": results.published.get((variant, metric)),
-                    "measured on": found["measured_on"].iloc[0],
-                }
-                rows.append(row | {"n": int(found["n"].iloc[0]) or pd.NA, "seeds": len(found)})
+                value, first = found["value"], found.iloc[0]
+                row = label, settings.title, value.mean(), sd(value.to_numpy()), first["unit"]
+                published = results.published.get((variant, metric))
+                rows.append((*row, published, first["measured_on"], int(first["n"]) or pd.NA, len(found)))
     columns = ["finding", "model", "value", "sd", "unit", "published", "measured on", "n", "seeds"]
     return pd.DataFrame(rows, columns=columns).astype({"n": "Int64"})  # some values are not means over images
 
@@ -101,8 +98,7 @@ def table_3(results: Results) -> pd.DataFrame:
     for head in FEATURES:
         metrics = {column: f"{head}-{protocol}" for protocol, column in UPRIGHT.items()}
         if not results.own:
-            row: dict[str, object] = {"features": FEATURES[head], "model": "published"}
-            row |= {"seeds": printed[f"{head}-mnist"].seeds}
+            row = {"features": FEATURES[head], "model": "published", "seeds": printed[f"{head}-mnist"].seeds}
             rows.append(row | {column: printed[metric].value for column, metric in metrics.items()})
         for variant, settings in results.paper.variants.items():
             found = {column: results.metric(variant, metric) for column, metric in metrics.items()}

@@ -6,8 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import ndimage
 
-from recaps.datasets.warp import rotation
 from recaps.npz import Array
 
 #: Largest factor by which an affine map may stretch or shrink a template in any direction. Without this limit, a small
@@ -55,16 +55,15 @@ def affine_fits(pictures: Array) -> Fits:
     shown = torch.from_numpy(np.ascontiguousarray(pictures, np.float32))
     energy = shown.square().sum((1, 2, 3))
     empty = energy < EMPTY * shown[0].numel()
-    search = _Search(shown, torch.where(empty, torch.ones_like(energy), energy))
+    search = _Search(shown, energy.masked_fill(empty, 1))
     maps, mirror = search.starts()
     errors, maps = search.improve(maps, mirror, FIRST_STEPS)
     kept = errors.topk(KEPT, 0, largest=False).indices
-    maps, mirror = _picked(maps, kept), mirror.expand_as(errors).gather(0, kept)
+    maps, mirror = torch.take_along_dim(maps, kept.unsqueeze(-1), 0), torch.take_along_dim(mirror, kept, 0)
     errors, maps = search.improve(maps, mirror, STEPS)
     best, place = errors.min(0, keepdim=True)
-    mapped = search.drawn(_picked(maps, place), mirror.gather(0, place))[0]
-    best = torch.where(empty[:, None] | empty, torch.ones_like(best[0]), best[0])
-    best.fill_diagonal_(0)
+    mapped = search.drawn(torch.take_along_dim(maps, place.unsqueeze(-1), 0), mirror.gather(0, place))[0]
+    best = best[0].masked_fill(empty[:, None] | empty, 1).fill_diagonal_(0)
     return Fits(best.numpy(), mapped.numpy())
 
 
@@ -83,11 +82,7 @@ class _Search:
     def starts(self) -> tuple[Any, Any]:
         """The initial maps [S, n, n, 6] and their `mirror` [S, 1, 1]."""
         draw, n = np.random.default_rng(0), len(self.shown)
-        numbers = (
-            draw.uniform(0, 2 * math.pi, (STARTS, 2)),
-            draw.normal(0, 0.7, (STARTS, 2)),
-            draw.normal(0, 0.4, (STARTS, 2)),
-        )
+        numbers = [draw.uniform(0, 2 * math.pi, (STARTS, 2)), *(draw.normal(0, sd, (STARTS, 2)) for sd in (0.7, 0.4))]
         maps = self.shown.new_tensor(np.concatenate(numbers, 1))[:, None, None]
         return maps.repeat(1, n, n, 1), self.shown.new_tensor([1.0, -1.0]).repeat(STARTS // 2)[:, None, None]
 
@@ -123,11 +118,6 @@ class _Search:
         return least, best
 
 
-def _picked(maps: Any, places: Any) -> Any:
-    """Select maps [K, n, n, 6] from maps [S, n, n, 6] by their index [K, n, n]."""
-    return maps.gather(0, places.unsqueeze(-1).expand(-1, -1, -1, maps.shape[-1]))
-
-
 def _turn(angles: Any) -> Any:
     """Rotation matrices [..., 2, 2] of angles [...] in radians."""
     import torch
@@ -144,16 +134,7 @@ def _centres(ink: Array) -> Array:
     return (np.stack([ink.sum(1) @ across, ink.sum(2) @ down], 1) / total[:, None]).astype(np.float32)
 
 
-class Agreement(NamedTuple):
-    """How often the same template draws a pixel of a digit before and after a rotation."""
-
-    shares: Array
-    """Share of the compared pixels that the same template draws. NaN where no pixel can be compared."""
-    by_chance: Array
-    """Expected share if the pixels of one drawing were shuffled."""
-
-
-def same_template(owners: Array, angles: Array, ink: Array) -> Agreement:
+def same_template(owners: Array, angles: Array, ink: Array) -> tuple[Array, Array]:
     """Measure whether templates stay with their strokes when an image is rotated.
 
     Each drawing is rotated back and compared with the drawing of the original image, over the ink that both draw.
@@ -165,7 +146,8 @@ def same_template(owners: Array, angles: Array, ink: Array) -> Agreement:
         ink: pixels of the original images that have ink, bool [B, H, W].
 
     Returns:
-        Both arrays [A, B]. The shares of the first entry are 1.
+        The share of the compared pixels that the same template draws, and its expected value if the pixels of one
+        drawing were shuffled, [A, B] each. The shares of the first entry are 1. NaN where no pixel can be compared.
     """
     first = owners[0]
     shares, by_chance = np.full((2, *owners.shape[:2]), np.nan)
@@ -178,19 +160,13 @@ def same_template(owners: Array, angles: Array, ink: Array) -> Agreement:
                 shares[place, image] = (a == b).mean()
                 counts = [np.bincount(each, minlength=1 + max(a.max(), b.max())) / len(a) for each in (a, b)]
                 by_chance[place, image] = counts[0] @ counts[1]
-    return Agreement(shares, by_chance)
+    return shares, by_chance
 
 
 def turned_back(maps: Array, degrees: float) -> Array:
     """Rotate maps of integers [B, H, W] clockwise about their centre. Takes the nearest pixel, -1 outside the map."""
-    height, width = maps.shape[1:]
-    x, y = np.meshgrid(np.arange(width) - (width - 1) / 2, np.arange(height) - (height - 1) / 2)
-    # The content of p was moved to R p, so it is read from there.
-    across, down = rotation(np.asarray(degrees, np.float64)) @ np.stack([x.ravel(), y.ravel()])
-    columns, rows = (np.rint(each + (side - 1) / 2).astype(int) for each, side in ((across, width), (down, height)))
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    found = maps[:, rows.clip(0, height - 1), columns.clip(0, width - 1)]
-    return np.where(inside, found, -1).reshape(maps.shape)
+    turned = ndimage.rotate(maps, -degrees, (1, 2), reshape=False, order=0, mode="grid-constant", cval=-1)
+    return np.asarray(turned)
 
 
 def signed(angles: Array) -> Array:
