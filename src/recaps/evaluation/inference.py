@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ def read_model(
     set or a probe that is added to a variant computes nothing else.
 
     Args:
-        run: the run's folder.
         latents: for each set its folder and the number of images (None: all). A name with `@1000` means the snapshot
             `1000`.
         probes: for each probe the folder of the images, and their number.
@@ -71,10 +71,11 @@ def read_model(
     source = [digest_of(files["model"]), digest_of(files["config"])]
 
     def keys(kind: str, wanted: Mapping[str, tuple[Path, int | None]]) -> dict[str, str]:
-        return {
-            name: _key(codes[kind], name, amount, digest_of(folder / "record.json"), *source)
+        about = {
+            name: [codes[kind], name, amount, digest_of(folder / "record.json"), *source]
             for name, (folder, amount) in wanted.items()
         }
+        return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16] for name, each in about.items()}
 
     _complete(layout.latents(run), keys("latents", latents), latents_on)
     _complete(layout.probes(run), keys("probes", probes), probed)
@@ -82,18 +83,10 @@ def read_model(
 
 def _complete(file: Path, keys: Mapping[str, str], compute: Callable[[str], dict[str, Array]]) -> None:
     """Write the parts with these keys to `file`; compute those that it lacks."""
-    parts = {part: _kept(file, part, key) or compute(part) | {"key": np.asarray(key)} for part, key in keys.items()}
+    parts: dict[str, dict[str, Array]] = {}
+    for part, key in keys.items():
+        with suppress(UserError):
+            parts[part] = npz.read(file, part=part)
+        if parts.get(part, {}).get("key") != key:
+            parts[part] = compute(part) | {"key": np.asarray(key)}
     npz.save_parts(file, parts)
-
-
-def _kept(file: Path, part: str, key: str) -> dict[str, Array] | None:
-    """Return a part of an existing file, if it has this key."""
-    try:
-        arrays = npz.read(file, part=part)
-    except UserError:
-        return None
-    return arrays if arrays.get("key") == key else None
-
-
-def _key(*values: Any) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

@@ -85,20 +85,20 @@ def cell_parts(model: MatrixCaps) -> pd.DataFrame:
     options: Any = model.options.routing
     layer: Any = model.layers[-1]
     routing = layer.routing
-    inputs = {
+    sizes = {
         "pose of the output": routing.from_pose.in_features,
         "vote": routing.from_vote.in_features,
         "activation of the input": routing.from_input.in_features,
         "compatibility": routing.from_compatibility.in_features,
+        "hidden state": routing.from_hidden.in_features,
+        "cell state": routing.units,
     }
-    rows: list[dict[str, Any]] = [{"part": part, "size": size, "hidden": ""} for part, size in inputs.items()]
-    rows += [{"part": "hidden state", "size": routing.from_hidden.in_features, "hidden": ""}]
-    rows += [{"part": "cell state", "size": routing.units, "hidden": ""}]
+    rows = [(part, size, "") for part, size in sizes.items()]
     for part, widths in (("compatibility", options.compatibility_layers), ("activation", options.activation_layers)):
         network = getattr(routing, part)
         hidden = "; ".join(", ".join(map(str, each)) or "none" for each in widths)
-        rows.append({"part": f"{part} network", "size": network[-1].out_features, "hidden": hidden})
-    return pd.DataFrame(rows)
+        rows.append((f"{part} network", network[-1].out_features, hidden))
+    return pd.DataFrame(rows, columns=["part", "size", "hidden"])
 
 
 def draw_cell(axis: Axes, parts: pd.DataFrame) -> None:

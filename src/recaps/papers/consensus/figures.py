@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from recaps.config.variant import Paper, Variant
+from recaps.config.variant import Variant
 from recaps.npz import Array
 from recaps.papers.consensus import architecture, diagrams
 from recaps.papers.consensus.record import LEVELS, SHOWN
-from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, dataset_of, probed, routed_by
+from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, dataset_of, probed, with_routing
 from recaps.report.plots import (
     error_curve,
     labelled_map,
@@ -136,8 +136,7 @@ def cluster(
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The LSTM cell of connectionist routing, its inputs, and the networks that read it, as built."""
-    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
-    variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
+    variant = next(iter(with_routing(results.paper, "connectionist")))
     parts = diagrams.cell_parts(architecture.network(results.config(variant)))
     drawing, axis = plt.subplots(figsize=(9, 4.1))
     diagrams.draw_cell(axis, parts)
@@ -148,7 +147,9 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Training images of every class: as prepared, and as the network sees them in tests and in training."""
     panels: list[tuple[str, Array]] = []
     frames = []
-    for dataset, variant in _shown(results.paper).items():
+    kept = by_dataset(results.paper, where=lambda each: each.data in each.images)
+    # The first variant of each data set, smallNORB first.
+    for dataset, variant in ((dataset, next(iter(kept[dataset]))) for dataset in reversed(kept)):
         known, statistics = (results.arrays(variant, part) for part in ("examples", "statistics"))
         images = pd.DataFrame(known)
         for view, pictures in results.arrays(variant, "views").items():
@@ -171,17 +172,9 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.concat(frames)
 
 
-def _shown(paper: Paper) -> dict[str, str]:
-    """The first variant of each data set of which images are kept, smallNORB first."""
-    every = by_dataset(paper)
-    kept = {dataset: [name for name, each in every[dataset].items() if each.data in each.images] for dataset in every}
-    return {dataset: kept[dataset][0] for dataset in reversed(kept) if kept[dataset]}
-
-
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The learned kernels of similarity routing by layer, beside the initial kernel."""
-    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
-    variants = {name: each for name, each in every if routed_by(each, "similarity")}
+    variants = with_routing(results.paper, "similarity")
     size = (8.6, 2.6 * len(variants) + 0.3)
     drawing, axes = plt.subplots(len(variants), len(CAPSULE_LAYERS), figsize=size, squeeze=False)
     labels = {"learned": "learned, one for each type of output capsule", "initial": "initial"}
@@ -241,7 +234,8 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
             axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="effective share of the inputs")
             axis.set_title(f"{_label(dataset)}: {CAPSULE_LAYERS[layer]}", fontsize=8)
         row[0].set_ylabel("output capsules\nat or below")
-    legend_below(bottom, axes.flat, _titles(every))
+    titles = dict.fromkeys(each.title for variants in every.values() for each in variants.values())
+    legend_below(bottom, axes.flat, [*titles])
     columns = ["dataset", "variant", "quantity", "layer", "image", "row", "column", "level", "value"]
     return drawing, pd.concat(frames)[columns].astype(dict.fromkeys(("image", "row", "column"), "Int64"))
 
@@ -274,10 +268,7 @@ def _draw_weights(
 
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Test error during training, a panel per data set, a line per variant."""
-    watched: dict[str, dict[str, Variant]] = {}
-    for dataset, variants in by_dataset(results.paper).items():
-        if tested := {name: each for name, each in variants.items() if each.training.evaluate_every}:
-            watched[dataset] = tested
+    watched = by_dataset(results.paper, where=lambda each: each.training.evaluate_every > 0)
     drawing, axes = plt.subplots(1, len(watched), figsize=(4.2 * len(watched) + 0.2, 3.8), squeeze=False)
     frames = []
     labels: list[str] = []
@@ -334,16 +325,12 @@ def by_iteration(results: Results) -> tuple[Figure, pd.DataFrame]:
             axis.plot(rows["iteration"], rows["value"], label=settings.title, **_style(results, variant))
         axis.set(xlabel="iterations of routing", ylabel=label, xticks=frame["iteration"].unique())
         axis.set_ylim(bottom=0)
-    legend_below(drawing, axes, _titles({"mnist": results.paper.variants}))
+    legend_below(drawing, axes, [each.title for each in results.paper.variants.values()])
     return drawing, frame[["variant", "quantity", "iteration", "value"]]
 
 
 def _label(dataset: str) -> str:
     return DATASETS.get(dataset, dataset)
-
-
-def _titles(every: Mapping[str, Mapping[str, Variant]]) -> list[str]:
-    return list(dict.fromkeys(each.title for variants in every.values() for each in variants.values()))
 
 
 def _style(results: Results, variant: str) -> dict[str, Any]:
