@@ -239,8 +239,10 @@ def pictures(values: Array) -> Array:
 
 def read_arrays(run: Path, part: str) -> dict[str, Array]:
     """Return the arrays of a part of a run's record: bytes as values in 0..1, float16 as float32."""
-    found = npz.read(layout.arrays(run), part=part)
-    for name, values in found.items():
-        if values.dtype in (np.uint8, np.float16):
-            found[name] = values.astype(np.float32) / (255 if values.dtype == np.uint8 else 1)
-    return found
+    return {name: _plain(each) for name, each in npz.read(layout.arrays(run), part=part).items()}
+
+
+def _plain(values: Array) -> Array:
+    if values.dtype == np.uint8:
+        return values.astype(np.float32) / 255
+    return values.astype(np.float32) if values.dtype == np.float16 else values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -35,25 +34,26 @@ def along_training(results: Results, variant: str, head: str, trained: str) -> d
         Nothing for a variant without such protocols.
     """
     settings, protocols = results.paper.variants[variant], results.paper.protocols
-    tested = {protocol: snapshot_of(protocols[protocol].test.set) for protocol in settings.heads.get(head, ())}
-    test_set = protocols[trained].test.set
-    at = settings.training.snapshots
-    steps = {at[kept]: each for each, (name, kept) in tested.items() if name == test_set and kept is not None}
+    steps: dict[int, str] = {}
+    for protocol in settings.heads.get(head, ()):
+        test_set, kept = snapshot_of(protocols[protocol].test.set)
+        if test_set == protocols[trained].test.set and kept is not None:
+            steps[settings.training.snapshots[kept]] = protocol
     return dict(sorted(steps.items())) | {settings.training.steps: trained} if steps else {}
 
 
-def supervised_accuracies(results: Results) -> Iterator[tuple[str, int, float, float]]:
-    """Variant, training step, and accuracy in percent on expanded MNIST and on affNIST, of networks with labels.
+def supervised_accuracies(results: Results) -> pd.DataFrame:
+    """Accuracy in percent of networks with labels: columns `variant`, `step`, `mnist` (expanded) and `affnist`.
 
     All steps of a variant are tested on the same images.
     """
+    rows = []
     for variant in results.paper.variants:
-        on_mnist, on_affnist = (
-            along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist-trained")
-        )
-        for step in sorted(on_mnist.keys() & on_affnist.keys()):
-            mnist, affnist = (results.accuracy(variant, "argmax", each[step]) for each in (on_mnist, on_affnist))
-            yield variant, step, float(mnist.mean()), float(affnist.mean())
+        tests = [along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist-trained")]
+        for step in sorted(tests[0].keys() & tests[1].keys()):
+            accuracies = [results.accuracy(variant, "argmax", protocols[step]).mean() for protocols in tests]
+            rows.append((variant, step, *accuracies))
+    return pd.DataFrame(rows, columns=["variant", "step", "mnist", "affnist"])
 
 
 def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
@@ -78,7 +78,7 @@ def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
 
     There are no rows for a seed that one of them was not trained with.
     """
-    points = pd.DataFrame(supervised_accuracies(part), columns=["variant", "step", "mnist", "affnist"])
+    points = supervised_accuracies(part)
     if set(points["variant"]) != {CONVNET, SUPCAPS}:
         return []
     level = min(QUOTED, float(points.groupby("variant")["mnist"].max().min()))
