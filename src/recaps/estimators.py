@@ -53,11 +53,8 @@ LARGEST = 40
 #: Images that are evaluated at a time.
 AT_A_TIME = 250
 #: A quarter of the paper's width, as at scale `desk`. Other families have their paper's width.
-_NARROW_CAPSULES = {"conv_channels": 64, "primary_types": 8}
 NARROW: dict[str, dict[str, Any]] = {
-    "supcaps": _NARROW_CAPSULES,
-    "discriminative": _NARROW_CAPSULES,
-    "sparsecaps": _NARROW_CAPSULES,
+    **{name: {"conv_channels": 64, "primary_types": 8} for name in ("supcaps", "discriminative", "sparsecaps")},
     "convnet": {"channels": [128, 64], "hidden": 256},
 }
 

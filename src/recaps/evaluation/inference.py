@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from recaps.errors import UserError
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
 from recaps.io import digest_of, read_json
-from recaps.layout import RUN_FILES, named
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.saved import load_model
@@ -66,7 +64,7 @@ def read_model(
         folder, images = probes[name]
         return probe(model, config, folder, where, name=name, images=images)
 
-    files = named(run, RUN_FILES)
+    files = layout.named(run, layout.RUN_FILES)
     steps = Training.model_validate(read_json(files["config"])["training"]).snapshots
     source = [digest_of(files["model"]), digest_of(files["config"])]
 
@@ -83,10 +81,14 @@ def read_model(
 
 def _complete(file: Path, keys: Mapping[str, str], compute: Callable[[str], dict[str, Array]]) -> None:
     """Write the parts with these keys to `file`; compute those that it lacks."""
-    parts: dict[str, dict[str, Array]] = {}
-    for part, key in keys.items():
-        with suppress(UserError):
-            parts[part] = npz.read(file, part=part)
-        if parts.get(part, {}).get("key") != key:
-            parts[part] = compute(part) | {"key": np.asarray(key)}
+    parts = {part: _kept(file, part, key) or compute(part) | {"key": np.asarray(key)} for part, key in keys.items()}
     npz.save_parts(file, parts)
+
+
+def _kept(file: Path, part: str, key: str) -> dict[str, Array] | None:
+    """Return a part of an existing file, if it has this key."""
+    try:
+        arrays = npz.read(file, part=part)
+    except UserError:
+        return None
+    return arrays if arrays.get("key") == key else None

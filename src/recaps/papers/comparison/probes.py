@@ -19,7 +19,7 @@ def reconstructions(model: Model, images: Tensor, labels: Tensor) -> dict[str, T
 
 
 def noise(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Whether the model's class scores are right in each trial of `recaps.papers.comparison.noise`, bool [B].
+    """Whether the model's class scores are right, bool [B], in each trial of `recaps.papers.comparison.noise`.
 
     Images are [B, 1, H, W], in 0..1, labels are [B]. The noise is always the same.
     """

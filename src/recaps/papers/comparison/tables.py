@@ -12,9 +12,6 @@ from recaps.papers.comparison.metrics import IMAGES, LABELS, TESTS, TIME, Row, a
 from recaps.report.results import Results
 from recaps.report.statistics import Estimate, difference, holm, over_seeds
 
-#: Names of the kinds of heads.
-KINDS = {"argmax": "none", "linear": "linear"}
-
 #: The variants that the table of differences refers to.
 CONVNET, PIXELS = "convnet", "pixels"
 #: Tests of the table of differences.
@@ -99,7 +96,7 @@ def _gap_cell(gap: Estimate | None, p: float | None) -> str:
 
 
 def _accuracies(results: Results, shown: Iterable[Row], tests: Mapping[str, str]) -> pd.DataFrame:
-    kinds = {name: KINDS.get(head.kind, head.kind) for name, head in results.paper.heads.items()}
+    kinds = {name: "none" if head.kind == "argmax" else head.kind for name, head in results.paper.heads.items()}
     made = []
     for row in shown:
         cells = {title: _cell(accuracies(results, row, protocol)) for protocol, title in tests.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -35,12 +36,9 @@ def fields_in_a_row(model: MatrixCaps) -> pd.DataFrame:
     side = math.isqrt(first.shape[1] // types)
     # Slots are in the order row, column, type: the first row of the field.
     inputs = first[:, : side * types : types].numpy() // types
-    rows = [
-        {"output": place, "input": int(position), "matrix": matrix, "types": types, "outputs": outputs}
-        for place, field in enumerate(inputs)
-        for matrix, position in enumerate(field)
-    ]
-    return pd.DataFrame(rows)
+    output, matrix = (each.ravel() for each in np.indices(inputs.shape))
+    columns = {"output": output, "input": inputs.ravel(), "matrix": matrix, "types": types, "outputs": outputs}
+    return pd.DataFrame(columns)
 
 
 def draw_fields(axis: Axes, fields: pd.DataFrame) -> None:

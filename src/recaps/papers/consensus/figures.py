@@ -104,19 +104,13 @@ def toy_votes() -> tuple[Array, Array]:
 
 
 def cluster(
-    votes: Array, activations: Array, penalties: Sequence[tuple[float, float]], width: float, rounds: int = 500
+    votes: Array, activations: Array, penalties: Sequence[tuple[float, float]], width: float
 ) -> tuple[Array, Array]:
     """Cluster votes under a Gaussian kernel as the layers do: alternate eq. 11 and the weighted mean (eq. 4).
 
-    Args:
-        votes: [n, D].
-        activations: [n].
-        penalties: lambda_1 and lambda_2 of each of J output capsules.
-        width: width of the kernel.
-        rounds: iterations. Figure 2 no longer changes after the default.
-
     Returns:
-        Compatibilities [J, n] and poses [J, D].
+        Compatibilities [J, n] and poses [J, D] of votes [n, D] with activations [n], for J pairs of penalties
+        lambda_1 and lambda_2.
     """
     import torch
 
@@ -127,7 +121,7 @@ def cluster(
     seen = (torch.tensor(activations) + SMALL).log()[None, None, :, None]
     mixture, precisions = torch.ones(1).double(), torch.full((1, 1), 1 / (2 * width**2)).double()
     pose = spread.mean(2)
-    for _ in range(rounds):
+    for _ in range(500):  # figure 2 no longer changes after these
         similarity = mixture_kernel(spread, pose, mixture, precisions)
         shares = compatibilities(similarity, seen, lambda2, lambda1 + lambda2 + SMALL)
         pose = (shares.unsqueeze(4) * spread).sum(2)
@@ -148,16 +142,16 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     panels: list[tuple[str, Array]] = []
     frames = []
     kept = by_dataset(results.paper, where=lambda each: each.data in each.images)
-    # The first variant of each data set, smallNORB first.
-    for dataset, variant in ((dataset, next(iter(kept[dataset]))) for dataset in reversed(kept)):
+    for dataset in reversed(kept):  # smallNORB first
+        variant = next(iter(kept[dataset]))
         known, statistics = (results.arrays(variant, part) for part in ("examples", "statistics"))
         images = pd.DataFrame(known)
         for view, pictures in results.arrays(variant, "views").items():
             panels.append((f"{_label(dataset)},\n{view}", pictures))
             frame = images.loc[np.repeat(range(len(images)), len(pictures) // len(images))]
             mean, sd = statistics[view]
-            frame = frame.assign(mean=mean, sd=sd, side=len(pictures[0]), view=view)
-            frames.append(frame.assign(set=results.resolve(results.paper.variants[variant].data)))
+            used = results.resolve(results.paper.variants[variant].data)
+            frames.append(frame.assign(mean=mean, sd=sd, side=len(pictures[0]), view=view, set=used))
     # Mosaics of five rows side by side; a single one is a strip.
     rows, high = (5, 3.9) if len(panels) > 1 else (1, 0.85)
     columns = [-(-len(pictures) // rows) for _, pictures in panels]
@@ -229,7 +223,7 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
                 shares = results.arrays(variant, "routing")[f"effective-{place}"]
                 look = _style(results, variant)
                 axis.plot(shares, LEVELS, label=settings.title, markevery=(6 * start, 20), **look)
-                frame = pd.DataFrame({"level": LEVELS, "value": shares}).assign(quantity="effective share")
+                frame = pd.DataFrame({"level": LEVELS, "value": shares, "quantity": "effective share"})
                 frames.append(frame.assign(layer=layer, dataset=dataset, variant=variant))
             axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="effective share of the inputs")
             axis.set_title(f"{_label(dataset)}: {CAPSULE_LAYERS[layer]}", fontsize=8)
@@ -257,13 +251,12 @@ def _draw_weights(
         for axis, image, share in zip(row, probe["image"], shares, strict=False):
             labelled_map(axis, 100 * share, highest)
             rows, columns = (each.ravel() for each in np.indices(share.shape))
-            frame = pd.DataFrame({"row": rows, "column": columns, "value": share.ravel()}).assign(image=int(image))
-            frame = frame.assign(quantity="share of the right class", layer="class")
-            frames.append(frame.assign(dataset=dataset, variant=variant))
+            frame = pd.DataFrame({"image": int(image), "row": rows, "column": columns, "value": share.ravel()})
+            frames.append(frame.assign(variant=variant, quantity="share of the right class", layer="class"))
         title = variants[variant].title.replace(" ", "\n", 1)
         row[0].set_ylabel(f"{title}\n(even: {100 * even:.0f})", fontsize=8)
     drawing.suptitle(f"{_label(dataset)}: input of the right class, %", x=0.01, ha="left", fontsize=10)
-    return pd.concat(frames)
+    return pd.concat(frames).assign(dataset=dataset)
 
 
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:

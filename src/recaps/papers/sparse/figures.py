@@ -105,11 +105,9 @@ def _draw_frequencies(axis: Axes, frequencies: Array, target: tuple[float, float
 
 
 def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, float]]:
-    """Group the capsules whose lines have their highest points close together, so that their labels do not overlap.
+    """Group capsules whose lines [L capsules, L ranks] are highest at nearly the same place, so that no label overlaps.
 
-    Args:
-        frequencies: [L capsules, L ranks].
-        gap: height of a label.
+    A label is as high as `gap`.
 
     Returns:
         For each group its capsules from the top down, and the rank and height of the highest point.

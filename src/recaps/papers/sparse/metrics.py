@@ -15,9 +15,6 @@ from recaps.report.results import Results
 #: Accuracy of the quoted ConvNet on expanded MNIST, in percent; the quoted SUPCAPS has 99.23.
 QUOTED = 99.22
 
-#: The networks with labels.
-CONVNET, SUPCAPS = "convnet", "supcaps"
-
 
 def metrics(results: Results) -> list[MetricRow]:
     """The networks with labels at equal accuracy."""
@@ -25,13 +22,9 @@ def metrics(results: Results) -> list[MetricRow]:
 
 
 def along_training(results: Results, variant: str, head: str, trained: str) -> dict[int, str]:
-    """The protocols that test a head on the snapshots of a variant, by training step.
+    """The protocols that test a head on the snapshots of a variant, by training step; none without such protocols.
 
-    Args:
-        trained: the protocol of the trained model, which is the last entry. The others test snapshots of the same set.
-
-    Returns:
-        Nothing for a variant without such protocols.
+    The last entry is `trained`, the protocol of the trained model. The others test snapshots on the same set.
     """
     settings, protocols = results.paper.variants[variant], results.paper.protocols
     steps: dict[int, str] = {}
@@ -57,14 +50,9 @@ def supervised_accuracies(results: Results) -> pd.DataFrame:
 
 
 def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
-    """Interpolate the accuracy on affNIST where that on expanded MNIST first reaches `level` in training.
+    """Interpolate the accuracy on affNIST [steps] where that on expanded MNIST [steps] first reaches `level`.
 
-    Args:
-        mnist: accuracy on expanded MNIST along training, [steps].
-        affnist: accuracy on affNIST, [steps].
-
-    Returns:
-        nan if the first value is already above the level, or none reaches it.
+    It is nan if the first value is already above the level, or none reaches it.
     """
     if mnist[0] > level or mnist.max() < level:
         return math.nan
@@ -79,7 +67,7 @@ def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
     There are no rows for a seed that one of them was not trained with.
     """
     points = supervised_accuracies(part)
-    if set(points["variant"]) != {CONVNET, SUPCAPS}:
+    if set(points["variant"]) != {"convnet", "supcaps"}:
         return []
     level = min(QUOTED, float(points.groupby("variant")["mnist"].max().min()))
     rows: list[MetricRow] = []
