@@ -466,7 +466,8 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> Array:
         """Return the label with the largest score for each image: [N]."""
-        return np.asarray(self.classes_[self._scores(X).argmax(1).numpy()])
+        chosen = self._scores(X).argmax(1).numpy()
+        return np.asarray(self.classes_[chosen])
 
     def _scores(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
