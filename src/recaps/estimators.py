@@ -11,7 +11,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
@@ -53,11 +53,8 @@ LARGEST = 40
 #: Images that are evaluated at a time.
 AT_A_TIME = 250
 #: A quarter of the paper's width, as at scale `desk`. Other families have their paper's width.
-_NARROW_CAPSULES = {"conv_channels": 64, "primary_types": 8}
 NARROW: dict[str, dict[str, Any]] = {
-    "supcaps": _NARROW_CAPSULES,
-    "discriminative": _NARROW_CAPSULES,
-    "sparsecaps": _NARROW_CAPSULES,
+    **{name: {"conv_channels": 64, "primary_types": 8} for name in ("supcaps", "discriminative", "sparsecaps")},
     "convnet": {"channels": [128, 64], "hidden": 256},
 }
 
@@ -84,13 +81,13 @@ def _usual_modes() -> Iterator[None]:
     dtype, elsewhere = torch.get_default_dtype(), torch.get_default_device().type != "cpu"
     torch.set_default_dtype(torch.float32)
     try:
-        with ExitStack() as modes:
-            modes.enter_context(torch.inference_mode(False))
-            modes.enter_context(torch.enable_grad())
-            for kind in ("cpu", "cuda"):
-                modes.enter_context(torch.autocast(kind, enabled=False))
-            if elsewhere:
-                modes.enter_context(torch.device("cpu"))
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            torch.device("cpu") if elsewhere else nullcontext(),
+        ):
             yield
     finally:
         torch.set_default_dtype(dtype)
@@ -237,26 +234,17 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{type(self).__name__}: {error}") from error
 
     @_usual_modes()
-    def _train(
-        self,
-        images: Tensor,
-        labels: Array | None,
-        weights: Array | None,
-        callback: Callback | None,
-        *,
-        classifies: bool,
-    ) -> None:
+    def _train(self, images: Tensor, labels: Array | None, weights: Array | None, callback: Callback | None) -> None:
         parameters = self._parameters()
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
-        held_out: Array = np.empty(0, np.int64)
-        rows = np.arange(len(images))
+        rows, held_out = np.arange(len(images)), np.empty(0, np.int64)
         if parameters.validation_fraction:
             rows, held_out = train_test_split(
                 rows,
                 test_size=parameters.validation_fraction,
                 random_state=random.randint(2**31 - 1),
-                stratify=labels if classifies else None,
+                stratify=labels if isinstance(self, ClassifierMixin) else None,
             )
         target = torch.from_numpy(np.zeros(len(images)) if labels is None else labels).long()
         classes = 1 if labels is None else len(self.classes_)
@@ -463,7 +451,7 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             raise ValueError(only + (" (sample_weight is 0 for the others)" if weights is not None else ""))
         if not self._scores_classes():
             raise ValueError(f"model={self._family()!r} learns without labels; use CapsuleEncoder")
-        self._train(images[some], labels, weights, callback, classifies=True)
+        self._train(images[some], labels, weights, callback)
         return self
 
     def predict_proba(self, X: ArrayLike) -> Array:
@@ -472,19 +460,14 @@ class CapsuleClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         The scores of capsules are their lengths or activations. Scores that are logits pass through a softmax.
         """
         scores = self._scores(X)
-        probabilities = scores / scores.sum(1, keepdim=True) if self._positive else scores.softmax(1)
+        positive = isinstance(self.model_, CapsuleNetwork) or self.settings_.get("loss") == "spread"
+        probabilities = scores / scores.sum(1, keepdim=True) if positive else scores.softmax(1)
         return probabilities.numpy()
 
     def predict(self, X: ArrayLike) -> Array:
         """Return the label with the largest score for each image: [N]."""
         chosen = self._scores(X).argmax(1).numpy()
         return np.asarray(self.classes_[chosen])
-
-    @property
-    def _positive(self) -> bool:
-        """Whether class scores are lengths or probabilities, not logits."""
-        options = getattr(self.model_, "options", None)
-        return isinstance(self.model_, CapsuleNetwork) or getattr(options, "loss", None) == "spread"
 
     def _scores(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self)
@@ -544,7 +527,7 @@ class CapsuleEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Estimat
             raise ValueError(f"model={self._family()!r} learns from labels; use fit(X, y)")
         looks = y is not None and (self._scores_classes() or self._family() == "scae")
         labels = self._labels(y, len(images), some) if looks else None
-        self._train(images[some], labels, weights, callback, classifies=False)
+        self._train(images[some], labels, weights, callback)
         return self
 
     def transform(self, X: ArrayLike) -> Array:
@@ -556,7 +539,6 @@ class CapsuleEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Estimat
     @_usual_modes()
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Decode latents [N, features] of `transform` to images in the shape and range of the training images."""
-        check_is_fitted(self)
         codes = check_array(X)
         if codes.shape[1] != self._n_features_out:
             raise ValueError(f"X has {codes.shape[1]} features, but transform returns {self._n_features_out}")

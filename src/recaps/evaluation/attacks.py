@@ -29,10 +29,8 @@ def attacked(
     step and without a generator, it is the fast gradient sign method (FGSM, Goodfellow et al., 2015).
 
     Args:
-        scores: the classifier.
         images: [B, C, H, W] in 0..1.
         labels: int64 [B].
-        strength: the largest change of a pixel.
         steps: number of gradients.
         generator: draws the random start; None: start at the images.
 

@@ -52,16 +52,11 @@ def evaluate_all(
     """Evaluate heads on the latents of a run, and write their results to `out` (JSON), by head and protocol.
 
     Args:
-        latents: the run's latents.
         heads: the settings `head` and `protocol` of each evaluation, by head and protocol; see `evaluate`.
-        out: file to write.
         kept: folder for the results of each head as soon as it is fitted. Results of an earlier attempt are used if
             they have the same settings, latents and code.
         code: what stands for the code.
         threads: number of threads, which changes no result.
-
-    Raises:
-        UserError: see `evaluate`.
     """
     results: dict[str, dict[str, Any]] = {}
     fits: Fits = {}
@@ -92,11 +87,9 @@ def evaluate(
     """Fit a head on one part of the latents, test it on another, and return the result.
 
     Args:
-        latents: a run's latents.
-        head: settings of the head, as in `recaps.config.heads.Head`.
-        protocol: settings of the protocol, as in `recaps.config.heads.Protocol`.
+        head: settings of a `recaps.config.heads.Head`.
+        protocol: settings of a `recaps.config.heads.Protocol`.
         fits: classifiers that were fitted on these latents before; those that this call fits are added.
-        threads: number of threads.
 
     Returns:
         `accuracy` (a fraction), the numbers of images `n` and `n_fit`, the settings, and how it was measured.

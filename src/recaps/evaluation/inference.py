@@ -18,7 +18,6 @@ from recaps.errors import UserError
 from recaps.evaluation.latents import extract
 from recaps.evaluation.probes import probe
 from recaps.io import digest_of, read_json
-from recaps.layout import RUN_FILES, named
 from recaps.npz import Array
 from recaps.training import device as devices
 from recaps.training.saved import load_model
@@ -39,7 +38,6 @@ def read_model(
     set or a probe that is added to a variant computes nothing else.
 
     Args:
-        run: the run's folder.
         latents: for each set its folder and the number of images (None: all). A name with `@1000` means the snapshot
             `1000`.
         probes: for each probe the folder of the images, and their number.
@@ -66,15 +64,16 @@ def read_model(
         folder, images = probes[name]
         return probe(model, config, folder, where, name=name, images=images)
 
-    files = named(run, RUN_FILES)
+    files = layout.named(run, layout.RUN_FILES)
     steps = Training.model_validate(read_json(files["config"])["training"]).snapshots
     source = [digest_of(files["model"]), digest_of(files["config"])]
 
     def keys(kind: str, wanted: Mapping[str, tuple[Path, int | None]]) -> dict[str, str]:
-        return {
-            name: _key(codes[kind], name, amount, digest_of(folder / "record.json"), *source)
+        about = {
+            name: [codes[kind], name, amount, digest_of(folder / "record.json"), *source]
             for name, (folder, amount) in wanted.items()
         }
+        return {name: hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16] for name, each in about.items()}
 
     _complete(layout.latents(run), keys("latents", latents), latents_on)
     _complete(layout.probes(run), keys("probes", probes), probed)
@@ -93,7 +92,3 @@ def _kept(file: Path, part: str, key: str) -> dict[str, Array] | None:
     except UserError:
         return None
     return arrays if arrays.get("key") == key else None
-
-
-def _key(*values: Any) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

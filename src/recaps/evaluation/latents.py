@@ -28,14 +28,11 @@ def extract(
     limit: int | None = None,
     batch_size: int = 250,
 ) -> dict[str, Array]:
-    """Return the latents of the first `limit` images of a prepared split.
+    """Return the latents of the first `limit` images of a prepared split (None: of all images).
 
     Args:
         model: a trained model, on `device`.
         config: the settings of its run.
-        dataset: the split's folder.
-        device: the model's device.
-        limit: the number of images; None: all.
         batch_size: images per batch. A model that draws random numbers, such as for a bound, draws the same for each
             batch.
 

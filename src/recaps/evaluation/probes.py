@@ -30,8 +30,6 @@ def probe(
     Args:
         model: a trained model, on `device`.
         config: the settings of its run.
-        dataset: the split's folder.
-        device: the model's device.
         name: name of the probe; see `function`.
         images: number of images; they form a single batch.
 

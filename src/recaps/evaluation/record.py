@@ -67,11 +67,7 @@ class Run:
     """A trained run, and what was read from it.
 
     Attributes:
-        folder: the run's folder.
         name: the paper, e.g. `sparse`.
-        paper: its configuration.
-        variant: the variant, e.g. `sparsecaps`.
-        seed: the seed.
         datasets: the folder of the prepared sets.
         resolve: returns the set that replaces a set at this scale (`affnist/test` -> `affnist-generated/test`).
         beside: the runs of the variants in `beside`, by variant: of the same seed if there is one.

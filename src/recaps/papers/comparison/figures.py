@@ -24,10 +24,9 @@ LINES = 7
 
 def accuracy_by_angle(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Accuracy against the largest rotation of the test digits, a line for each model."""
-    panels = _panels(results)
-    drawing, axes = plt.subplots(1, len(panels), figsize=(3.4 * len(panels), 4.6), sharey=True, squeeze=False)
+    drawing, panels = _panels(results, "accuracy, %")
     made = []
-    for axis, (title, rows) in zip(axes.flat, panels, strict=True):
+    for axis, rows in panels:
         for place, row in enumerate(rows):
             found = {angle: accuracies(results, row, protocol) for protocol, angle in ANGLES.items()}
             axis.plot([*found], [each.mean() for each in found.values()], label=_label(row, rows), **style(place))
@@ -35,21 +34,16 @@ def accuracy_by_angle(results: Results) -> tuple[Figure, pd.DataFrame]:
                 _bar(axis, angle, values, place)
                 seeded = zip(results.own_seeds[row.variant], values, strict=True)
                 made += [(row.variant, row.head, angle, seed, value) for seed, value in seeded]
-        axis.set_xticks([*ANGLES.values()])
-        axis.set(title=title, xlabel="rotated by up to (degrees)", ylim=(0, 100))
+        axis.set(xticks=[*ANGLES.values()], xlabel="rotated by up to (degrees)")
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    axes.flat[0].set_ylabel("accuracy, %")
     return drawing, pd.DataFrame(made, columns=["variant", "head", "degrees", "seed", "accuracy"])
 
 
 def affnist_by_seconds(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Accuracy on affNIST against seconds of training: a point at the same images, another at the same time."""
-    panels = _panels(results)
-    drawing, axes = plt.subplots(
-        1, len(panels), figsize=(3.4 * len(panels), 4.6), sharex=True, sharey=True, squeeze=False
-    )
+    drawing, panels = _panels(results, "accuracy on affNIST, %")
     made = []
-    for axis, (title, rows) in zip(axes.flat, panels, strict=True):
+    for axis, rows in panels:
         for place, row in enumerate(rows):
             if not results.metric(row.variant, "parameters").any():  # a floor that does not train
                 level = float(accuracies(results, row, "affnist").mean())
@@ -66,9 +60,8 @@ def affnist_by_seconds(results: Results) -> tuple[Figure, pd.DataFrame]:
                 _bar(axis, at, values, place)
                 seeded = zip(results.own_seeds[row.variant], values, strict=True)
                 made += [(row.variant, row.head, snapshot, at, seed, value) for seed, value in seeded]
-        axis.set(title=title, xlabel="seconds of training", xscale="log", ylim=(0, 100))
+        axis.set(xlabel="seconds of training", xscale="log")
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    axes.flat[0].set_ylabel("accuracy on affNIST, %")
     return drawing, pd.DataFrame(made, columns=["variant", "head", "snapshot", "seconds", "seed", "accuracy"])
 
 
@@ -90,15 +83,20 @@ def reconstructions(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.concat(made)
 
 
-def _panels(results: Results) -> list[tuple[str, list[Row]]]:
-    """Title and rows of each panel: the models by group, `LINES` at most in a panel."""
+def _panels(results: Results, quantity: str) -> tuple[Figure, list[tuple[Axes, list[Row]]]]:
+    """The axis and the rows of each panel of a quantity in percent: the models by group, at most `LINES` in a panel."""
     panels = []
     for title, rows in main_rows(results).items():
         parts = np.array_split(np.arange(len(rows)), -(-len(rows) // LINES)) if rows else []
         panels += [
             (f"{title} ({k})" if len(parts) > 1 else title, [rows[i] for i in part]) for k, part in enumerate(parts, 1)
         ]
-    return panels
+    size = (3.4 * len(panels), 4.6)
+    drawing, axes = plt.subplots(1, len(panels), figsize=size, sharex=True, sharey=True, squeeze=False)
+    for axis, (title, _) in zip(axes.flat, panels, strict=True):
+        axis.set(title=title, ylim=(0, 100))
+    axes.flat[0].set_ylabel(quantity)
+    return drawing, [(axis, rows) for axis, (_, rows) in zip(axes.flat, panels, strict=True)]
 
 
 def _label(row: Row, others: Sequence[Row]) -> str:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recaps.config.heads import Head
 from recaps.evaluation.record import MetricRow, mean_row
 from recaps.npz import Array
 from recaps.report.results import Results
@@ -33,7 +32,7 @@ LABELS = {"labels-10": "10 labels", "labels-100": "100 labels", "labels-1000": "
 
 
 class Row(NamedTuple):
-    """A head of a variant: a row of the tables, a line of the figures."""
+    """A head of a variant: a row of the tables, a line of the figures. `features` is what it classifies."""
 
     variant: str
     head: str
@@ -71,16 +70,11 @@ def rows(results: Results, kind: str) -> list[Row]:
     """The heads of a kind (`argmax`, `linear` or `svm`), in the order of the variants."""
     heads = results.paper.heads
     return [
-        Row(variant, head, settings.title, features(heads[head]))
+        Row(variant, head, settings.title, "class scores" if kind == "argmax" else ", ".join(heads[head].features))
         for variant, settings in results.paper.variants.items()
         for head in settings.heads
         if heads[head].kind == kind
     ]
-
-
-def features(head: Head) -> str:
-    """What a head classifies, e.g. `presence, pose`."""
-    return "class scores" if head.kind == "argmax" else ", ".join(head.features)
 
 
 def main_rows(results: Results) -> dict[str, list[Row]]:

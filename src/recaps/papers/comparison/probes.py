@@ -14,31 +14,14 @@ BATCH = 250
 
 
 def reconstructions(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The model's pictures of images.
-
-    Args:
-        model: a model with a decoder.
-        images: [B, C, H, W].
-        labels: not used.
-
-    Returns:
-        `images` and `decoded`, [B, C, H, W].
-    """
+    """The `images` and what a model with a decoder makes of them, `decoded`: [B, C, H, W] each."""
     return {"images": images, "decoded": model.reconstruct(images)}
 
 
 def noise(model: Model, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Whether the model's class scores are right in each trial of `recaps.papers.comparison.noise`.
+    """Whether the model's class scores are right, bool [B], in each trial of `recaps.papers.comparison.noise`.
 
-    The noise is always the same.
-
-    Args:
-        model: a model with class scores.
-        images: [B, 1, H, W], in 0..1.
-        labels: [B].
-
-    Returns:
-        bool [B] by the name of the trial.
+    Images are [B, 1, H, W], in 0..1, labels are [B]. The noise is always the same.
     """
     drawn = torch.randn(images.shape, generator=generator(0, "noise trials")).to(images.device)
     found = {}

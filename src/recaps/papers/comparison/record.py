@@ -14,12 +14,9 @@ from recaps.report.metrics import first_of_each
 def record(run: Run) -> Record:
     """The accuracies of all heads, those with noise, and the pictures of `reconstructions` if the model decodes."""
     rows, shown = run.accuracies(), "reconstructions" in run.settings.probes
-    if "noise" in run.settings.probes:
-        kinds = {name: each for name, each in run.probe("noise").items() if each.dtype == bool and each.ndim}
-        rows += [
-            run.number(f"noise-{name}", 100 * each.mean(), "percent", run.test_set, n=len(each))
-            for name, each in kinds.items()
-        ]
+    for name, each in run.probe("noise").items() if "noise" in run.settings.probes else ():
+        if each.dtype == bool and each.ndim:
+            rows.append(run.number(f"noise-{name}", 100 * each.mean(), "percent", run.test_set, n=len(each)))
     return Record(rows, {"reconstructions": _pictures(run.probe("reconstructions"))} if shown else {})
 
 

@@ -12,9 +12,6 @@ from recaps.papers.comparison.metrics import IMAGES, LABELS, TESTS, TIME, Row, a
 from recaps.report.results import Results
 from recaps.report.statistics import Estimate, difference, holm, over_seeds
 
-#: Names of the kinds of heads.
-KINDS = {"argmax": "none", "linear": "linear"}
-
 #: The variants that the table of differences refers to.
 CONVNET, PIXELS = "convnet", "pixels"
 #: Tests of the table of differences.
@@ -31,9 +28,9 @@ def same_time(results: Results) -> pd.DataFrame:
     tests = {f"{protocol}-time": title for protocol, title in TESTS.items()}
     every = _main_heads(results)
     table = _accuracies(results, every, tests)
-    for place, (column, metric) in enumerate((("images", f"images-{TIME}"), ("seconds", f"seconds-{TIME}"))):
-        values = [results.metric(row.variant, metric)[:1] for row in every]
-        table.insert(3 + place, column, ["".join(f"{value:,.0f}" for value in each) for each in values])
+    for place, column in ((3, "images"), (4, "seconds")):
+        values = [results.metric(row.variant, f"{column}-{TIME}")[:1] for row in every]
+        table.insert(place, column, ["".join(f"{value:,.0f}" for value in each) for each in values])
     return table
 
 
@@ -50,22 +47,13 @@ def heads(results: Results) -> pd.DataFrame:
 
 def cost(results: Results) -> pd.DataFrame:
     """Parameters, operations, and times of training and inference, as one job measured them."""
-    made: list[dict[str, object]] = []
+    names = ("parameters", "operations-per-image", f"seconds-{IMAGES}", "images-per-second")
+    made = []
     for variant, settings in results.paper.variants.items():
-        value = {
-            name: float(results.metric(variant, name)[0])
-            for name in ("parameters", "operations-per-image", f"seconds-{IMAGES}", "images-per-second")
-        }
-        made.append(
-            {
-                "model": settings.title,
-                "parameters": f"{value['parameters']:,.0f}",
-                "MFLOP per training image": value["operations-per-image"] / 1e6,
-                "seconds of training": value[f"seconds-{IMAGES}"],
-                "images/s in inference": f"{value['images-per-second']:,.0f}",
-            }
-        )
-    return pd.DataFrame(made)
+        parameters, operations, seconds, images = (float(results.metric(variant, name)[0]) for name in names)
+        made.append((settings.title, f"{parameters:,.0f}", operations / 1e6, seconds, f"{images:,.0f}"))
+    columns = ["model", "parameters", "MFLOP per training image", "seconds of training", "images/s in inference"]
+    return pd.DataFrame(made, columns=columns)
 
 
 def differences(results: Results) -> pd.DataFrame:
@@ -108,7 +96,7 @@ def _gap_cell(gap: Estimate | None, p: float | None) -> str:
 
 
 def _accuracies(results: Results, shown: Iterable[Row], tests: Mapping[str, str]) -> pd.DataFrame:
-    kinds = {name: KINDS.get(head.kind, head.kind) for name, head in results.paper.heads.items()}
+    kinds = {name: "none" if head.kind == "argmax" else head.kind for name, head in results.paper.heads.items()}
     made = []
     for row in shown:
         cells = {title: _cell(accuracies(results, row, protocol)) for protocol, title in tests.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -35,12 +36,9 @@ def fields_in_a_row(model: MatrixCaps) -> pd.DataFrame:
     side = math.isqrt(first.shape[1] // types)
     # Slots are in the order row, column, type: the first row of the field.
     inputs = first[:, : side * types : types].numpy() // types
-    rows = [
-        {"output": place, "input": int(position), "matrix": matrix, "types": types, "outputs": outputs}
-        for place, field in enumerate(inputs)
-        for matrix, position in enumerate(field)
-    ]
-    return pd.DataFrame(rows)
+    output, matrix = (each.ravel() for each in np.indices(inputs.shape))
+    columns = {"output": output, "input": inputs.ravel(), "matrix": matrix, "types": types, "outputs": outputs}
+    return pd.DataFrame(columns)
 
 
 def draw_fields(axis: Axes, fields: pd.DataFrame) -> None:
@@ -85,20 +83,20 @@ def cell_parts(model: MatrixCaps) -> pd.DataFrame:
     options: Any = model.options.routing
     layer: Any = model.layers[-1]
     routing = layer.routing
-    inputs = {
+    sizes = {
         "pose of the output": routing.from_pose.in_features,
         "vote": routing.from_vote.in_features,
         "activation of the input": routing.from_input.in_features,
         "compatibility": routing.from_compatibility.in_features,
+        "hidden state": routing.from_hidden.in_features,
+        "cell state": routing.units,
     }
-    rows: list[dict[str, Any]] = [{"part": part, "size": size, "hidden": ""} for part, size in inputs.items()]
-    rows += [{"part": "hidden state", "size": routing.from_hidden.in_features, "hidden": ""}]
-    rows += [{"part": "cell state", "size": routing.units, "hidden": ""}]
+    rows = [(part, size, "") for part, size in sizes.items()]
     for part, widths in (("compatibility", options.compatibility_layers), ("activation", options.activation_layers)):
         network = getattr(routing, part)
         hidden = "; ".join(", ".join(map(str, each)) or "none" for each in widths)
-        rows.append({"part": f"{part} network", "size": network[-1].out_features, "hidden": hidden})
-    return pd.DataFrame(rows)
+        rows.append((f"{part} network", network[-1].out_features, hidden))
+    return pd.DataFrame(rows, columns=["part", "size", "hidden"])
 
 
 def draw_cell(axis: Axes, parts: pd.DataFrame) -> None:

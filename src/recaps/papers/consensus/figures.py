@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from recaps.config.variant import Paper, Variant
+from recaps.config.variant import Variant
 from recaps.npz import Array
 from recaps.papers.consensus import architecture, diagrams
 from recaps.papers.consensus.record import LEVELS, SHOWN
-from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, dataset_of, probed, routed_by
+from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, dataset_of, probed, with_routing
 from recaps.report.plots import (
     error_curve,
     labelled_map,
@@ -104,19 +104,13 @@ def toy_votes() -> tuple[Array, Array]:
 
 
 def cluster(
-    votes: Array, activations: Array, penalties: Sequence[tuple[float, float]], width: float, rounds: int = 500
+    votes: Array, activations: Array, penalties: Sequence[tuple[float, float]], width: float
 ) -> tuple[Array, Array]:
     """Cluster votes under a Gaussian kernel as the layers do: alternate eq. 11 and the weighted mean (eq. 4).
 
-    Args:
-        votes: [n, D].
-        activations: [n].
-        penalties: lambda_1 and lambda_2 of each of J output capsules.
-        width: width of the kernel.
-        rounds: iterations. Figure 2 no longer changes after the default.
-
     Returns:
-        Compatibilities [J, n] and poses [J, D].
+        Compatibilities [J, n] and poses [J, D] of votes [n, D] with activations [n], for J pairs of penalties
+        lambda_1 and lambda_2.
     """
     import torch
 
@@ -127,7 +121,7 @@ def cluster(
     seen = (torch.tensor(activations) + SMALL).log()[None, None, :, None]
     mixture, precisions = torch.ones(1).double(), torch.full((1, 1), 1 / (2 * width**2)).double()
     pose = spread.mean(2)
-    for _ in range(rounds):
+    for _ in range(500):  # figure 2 no longer changes after these
         similarity = mixture_kernel(spread, pose, mixture, precisions)
         shares = compatibilities(similarity, seen, lambda2, lambda1 + lambda2 + SMALL)
         pose = (shares.unsqueeze(4) * spread).sum(2)
@@ -136,8 +130,7 @@ def cluster(
 
 def figure_3(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The LSTM cell of connectionist routing, its inputs, and the networks that read it, as built."""
-    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
-    variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
+    variant = next(iter(with_routing(results.paper, "connectionist")))
     parts = diagrams.cell_parts(architecture.network(results.config(variant)))
     drawing, axis = plt.subplots(figsize=(9, 4.1))
     diagrams.draw_cell(axis, parts)
@@ -148,15 +141,17 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Training images of every class: as prepared, and as the network sees them in tests and in training."""
     panels: list[tuple[str, Array]] = []
     frames = []
-    for dataset, variant in _shown(results.paper).items():
+    kept = by_dataset(results.paper, where=lambda each: each.data in each.images)
+    for dataset in reversed(kept):  # smallNORB first
+        variant = next(iter(kept[dataset]))
         known, statistics = (results.arrays(variant, part) for part in ("examples", "statistics"))
         images = pd.DataFrame(known)
         for view, pictures in results.arrays(variant, "views").items():
             panels.append((f"{_label(dataset)},\n{view}", pictures))
             frame = images.loc[np.repeat(range(len(images)), len(pictures) // len(images))]
             mean, sd = statistics[view]
-            frame = frame.assign(mean=mean, sd=sd, side=len(pictures[0]), view=view)
-            frames.append(frame.assign(set=results.resolve(results.paper.variants[variant].data)))
+            used = results.resolve(results.paper.variants[variant].data)
+            frames.append(frame.assign(mean=mean, sd=sd, side=len(pictures[0]), view=view, set=used))
     # Mosaics of five rows side by side; a single one is a strip.
     rows, high = (5, 3.9) if len(panels) > 1 else (1, 0.85)
     columns = [-(-len(pictures) // rows) for _, pictures in panels]
@@ -171,17 +166,9 @@ def figure_4(results: Results) -> tuple[Figure, pd.DataFrame]:
     return drawing, pd.concat(frames)
 
 
-def _shown(paper: Paper) -> dict[str, str]:
-    """The first variant of each data set of which images are kept, smallNORB first."""
-    every = by_dataset(paper)
-    kept = {dataset: [name for name, each in every[dataset].items() if each.data in each.images] for dataset in every}
-    return {dataset: kept[dataset][0] for dataset in reversed(kept) if kept[dataset]}
-
-
 def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The learned kernels of similarity routing by layer, beside the initial kernel."""
-    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
-    variants = {name: each for name, each in every if routed_by(each, "similarity")}
+    variants = with_routing(results.paper, "similarity")
     size = (8.6, 2.6 * len(variants) + 0.3)
     drawing, axes = plt.subplots(len(variants), len(CAPSULE_LAYERS), figsize=size, squeeze=False)
     labels = {"learned": "learned, one for each type of output capsule", "initial": "initial"}
@@ -236,12 +223,13 @@ def figure_6(results: Results) -> tuple[Figure, pd.DataFrame]:
                 shares = results.arrays(variant, "routing")[f"effective-{place}"]
                 look = _style(results, variant)
                 axis.plot(shares, LEVELS, label=settings.title, markevery=(6 * start, 20), **look)
-                frame = pd.DataFrame({"level": LEVELS, "value": shares}).assign(quantity="effective share")
+                frame = pd.DataFrame({"level": LEVELS, "value": shares, "quantity": "effective share"})
                 frames.append(frame.assign(layer=layer, dataset=dataset, variant=variant))
             axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="effective share of the inputs")
             axis.set_title(f"{_label(dataset)}: {CAPSULE_LAYERS[layer]}", fontsize=8)
         row[0].set_ylabel("output capsules\nat or below")
-    legend_below(bottom, axes.flat, _titles(every))
+    titles = dict.fromkeys(each.title for variants in every.values() for each in variants.values())
+    legend_below(bottom, axes.flat, [*titles])
     columns = ["dataset", "variant", "quantity", "layer", "image", "row", "column", "level", "value"]
     return drawing, pd.concat(frames)[columns].astype(dict.fromkeys(("image", "row", "column"), "Int64"))
 
@@ -263,21 +251,17 @@ def _draw_weights(
         for axis, image, share in zip(row, probe["image"], shares, strict=False):
             labelled_map(axis, 100 * share, highest)
             rows, columns = (each.ravel() for each in np.indices(share.shape))
-            frame = pd.DataFrame({"row": rows, "column": columns, "value": share.ravel()}).assign(image=int(image))
-            frame = frame.assign(quantity="share of the right class", layer="class")
-            frames.append(frame.assign(dataset=dataset, variant=variant))
+            frame = pd.DataFrame({"image": int(image), "row": rows, "column": columns, "value": share.ravel()})
+            frames.append(frame.assign(variant=variant, quantity="share of the right class", layer="class"))
         title = variants[variant].title.replace(" ", "\n", 1)
         row[0].set_ylabel(f"{title}\n(even: {100 * even:.0f})", fontsize=8)
     drawing.suptitle(f"{_label(dataset)}: input of the right class, %", x=0.01, ha="left", fontsize=10)
-    return pd.concat(frames)
+    return pd.concat(frames).assign(dataset=dataset)
 
 
 def figure_7(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Test error during training, a panel per data set, a line per variant."""
-    watched: dict[str, dict[str, Variant]] = {}
-    for dataset, variants in by_dataset(results.paper).items():
-        if tested := {name: each for name, each in variants.items() if each.training.evaluate_every}:
-            watched[dataset] = tested
+    watched = by_dataset(results.paper, where=lambda each: each.training.evaluate_every > 0)
     drawing, axes = plt.subplots(1, len(watched), figsize=(4.2 * len(watched) + 0.2, 3.8), squeeze=False)
     frames = []
     labels: list[str] = []
@@ -334,16 +318,12 @@ def by_iteration(results: Results) -> tuple[Figure, pd.DataFrame]:
             axis.plot(rows["iteration"], rows["value"], label=settings.title, **_style(results, variant))
         axis.set(xlabel="iterations of routing", ylabel=label, xticks=frame["iteration"].unique())
         axis.set_ylim(bottom=0)
-    legend_below(drawing, axes, _titles({"mnist": results.paper.variants}))
+    legend_below(drawing, axes, [each.title for each in results.paper.variants.values()])
     return drawing, frame[["variant", "quantity", "iteration", "value"]]
 
 
 def _label(dataset: str) -> str:
     return DATASETS.get(dataset, dataset)
-
-
-def _titles(every: Mapping[str, Mapping[str, Variant]]) -> list[str]:
-    return list(dict.fromkeys(each.title for variants in every.values() for each in variants.values()))
 
 
 def _style(results: Results, variant: str) -> dict[str, Any]:

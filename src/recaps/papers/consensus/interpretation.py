@@ -30,7 +30,10 @@ def by_iteration(run: Run) -> list[MetricRow]:
     rows = []
     for t in range(run.settings.model.routing.iterations, 0, -1):
         for layer in model.layers:
-            _stop_after(layer.routing, t)
+            if isinstance(layer.routing, EMRouting):
+                layer.routing.temperatures = layer.routing.temperatures[:t]
+            else:
+                layer.routing.iterations = t
         with torch.inference_mode():
             routed = model.routed(images)
         wrong = routed[-1].activations.squeeze(1).argmax(1) != batch["labels"]
@@ -39,10 +42,3 @@ def by_iteration(run: Run) -> list[MetricRow]:
             shares = effective_share(each.coupling).mean((1, 2))
             rows.append(run.mean(f"effective-share-{name}-{t}", shares.numpy(), "fraction", on))
     return rows
-
-
-def _stop_after(routing: Any, t: int) -> None:
-    if isinstance(routing, EMRouting):
-        routing.temperatures = routing.temperatures[:t]
-    else:
-        routing.iterations = t

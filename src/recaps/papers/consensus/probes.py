@@ -14,15 +14,10 @@ if TYPE_CHECKING:
 def routing(model: MatrixCaps, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Assignments of input capsules to output capsules in the last iteration (figure 6).
 
-    Args:
-        model: a network of matrix capsules.
-        images: [B, C, H, W].
-        labels: not used.
-
     Returns:
-        `images`; `coupling` [B, h, w, types, classes] of the class layer; `scores` [B, classes]; and for each capsule
-        layer k `effective-k` [B, P, J], the share of its inputs that an output capsule uses: the exponential of the
-        entropy of its assignment over the number of inputs. 1: it uses all inputs alike.
+        `images` [B, C, H, W]; `coupling` [B, h, w, types, classes] of the class layer; `scores` [B, classes]; and for
+        each capsule layer k `effective-k` [B, P, J], the share of its inputs that an output capsule uses: the
+        exponential of the entropy of its assignment over the number of inputs. 1: it uses all inputs alike.
     """
     routed = model.routed(images)
     last = cast("CapsuleLayer", model.layers[-2])

@@ -58,14 +58,12 @@ def record(run: Run) -> Record:
 
 
 def _viewpoints(run: Run, dataset: str) -> list[MetricRow]:
-    rows, found = [], {}
-    for part in ("familiar", "novel"):
-        error, n, on = _error(run, f"{dataset}-{part}")
-        rows.append(run.number(f"error-{part}", error, "percent", on, n=n))
-        found[part] = (error, error * (100 - error) / n)
-    gap, variance = (found["novel"][0] - found["familiar"][0], found["novel"][1] + found["familiar"][1])
+    found = {part: _error(run, f"{dataset}-{part}") for part in ("familiar", "novel")}
+    rows = [run.number(f"error-{part}", error, "percent", on, n=n) for part, (error, n, on) in found.items()]
+    (familiar, *_), (novel, _, on) = found.values()
+    variance = sum(error * (100 - error) / n for error, n, _ in found.values())
     # n is 0: the two errors are measured on different images, and the standard error is known.
-    return [*rows, run.number("gap", gap, "percent", on.split("/")[0], se=math.sqrt(variance))]
+    return [*rows, run.number("gap", novel - familiar, "percent", on.split("/")[0], se=math.sqrt(variance))]
 
 
 def _error(run: Run, protocol: str) -> tuple[float, int, str]:

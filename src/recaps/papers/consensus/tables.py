@@ -9,7 +9,7 @@ import pandas as pd
 
 from recaps.npz import Array
 from recaps.papers.consensus import architecture
-from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, matrix_capsules, routed_by
+from recaps.papers.consensus.variants import CAPSULE_LAYERS, DATASETS, by_dataset, matrix_capsules, with_routing
 from recaps.report.results import Results
 from recaps.report.statistics import sd
 
@@ -44,36 +44,31 @@ def table_1(results: Results) -> pd.DataFrame:
         for dataset, variants in every.items()
     }
     geometries[PAPER_SETTING] = {title: architecture.paper_config(routing) for title, routing in titles.items()}
-    rows = []
+    layers, published = zip(*TABLE_1, strict=True)
+    before = [None] * (len(layers) - len(CAPSULE_LAYERS))
+    parts = []
     for geometry, configs in geometries.items():
         built = {title: architecture.network(config) for title, config in configs.items()}
         model, image_shape = next(iter(built.values())), next(iter(configs.values()))["image_shape"]
+        total = results.published.get(("mnist-em", "paper-weights")) if geometry == PAPER_SETTING else None
         own = {f"{title} routing": architecture.routing_parameters(each) for title, each in built.items()}
-        ours = (
-            architecture.layer_details(model),
-            architecture.output_shapes(model, image_shape),
-            architecture.layer_weights(model),
-        )
-        for place, ((layer, published), details, shape, weights) in enumerate(zip(TABLE_1, *ours, strict=True)):
-            row: dict[str, object] = {"geometry": geometry, "layer": layer}
-            row |= {"details published": published, "details ours": details, "output": shape, "weights": weights}
-            routing_layer = place - len(TABLE_1) + len(CAPSULE_LAYERS)
-            rows.append(row | {name: n[routing_layer] if routing_layer >= 0 else None for name, n in own.items()})
-        total: dict[str, object] = {"geometry": geometry, "layer": "Total without BatchNorm"}
-        total |= {"weights": architecture.weights_without_routing(model)}
-        printed = results.published.get(("mnist-em", "paper-weights"))
-        total |= {"weights published": printed if geometry == PAPER_SETTING else None}
-        rows.append(total | {name: sum(n) for name, n in own.items()})
-    texts = ["geometry", "layer", "details published", "details ours", "output"]
-    numbers = ["weights", "weights published", *(f"{title} routing" for title in titles)]
-    table = pd.DataFrame(rows, columns=texts + numbers)
-    return table.fillna(dict.fromkeys(texts, "")).astype(dict.fromkeys(numbers, "Int64"))
+        columns = {
+            "layer": [*layers, "Total without BatchNorm"],
+            "details published": [*published, ""],
+            "details ours": [*architecture.layer_details(model), ""],
+            "output": [*architecture.output_shapes(model, image_shape), ""],
+            "weights": [*architecture.layer_weights(model), architecture.weights_without_routing(model)],
+            "weights published": [*[None] * len(layers), total],
+            **{name: [*before, *n, sum(n)] for name, n in own.items()},
+        }
+        parts.append(pd.DataFrame({"geometry": geometry} | columns))
+    table = pd.concat(parts, ignore_index=True)
+    return table.astype(dict.fromkeys(table.columns[5:], "Int64"))
 
 
 def table_2(results: Results) -> pd.DataFrame:
     """The networks of connectionist routing in the paper and as built, with their parameters."""
-    every = [pair for variants in by_dataset(results.paper).values() for pair in variants.items()]
-    variant = next(name for name, settings in every if routed_by(settings, "connectionist"))
+    variant = next(iter(with_routing(results.paper, "connectionist")))
     model = architecture.network(results.config(variant))
     ours = model.options.routing
     paper = architecture.routing_parameters(architecture.network(architecture.paper_config("connectionist")))

@@ -22,13 +22,8 @@ def by_dataset(
 ) -> dict[str, dict[str, Variant]]:
     """The variants of each data set, as `{"mnist": {"mnist-em": ..., ...}, ...}`, in the order of the configuration.
 
-    A variant is named `<data set>-<routing>`.
-
-    Args:
-        paper: the paper's configuration.
-        ending: selects the variants whose class scores are tested in the protocol `<data set><ending>`. The default
-            selects the variants of table 3, "-novel" those of table 4.
-        where: selects variants.
+    They are those whose class scores are tested in the protocol `<data set><ending>`, and for which `where` is true. By
+    default these are the variants of table 3; "-novel" selects those of table 4.
     """
     found: dict[str, dict[str, Variant]] = {}
     for name, variant in paper.variants.items():
@@ -51,6 +46,12 @@ def matrix_capsules(paper: Paper) -> dict[str, dict[str, Variant]]:
 def routed_by(variant: Variant, routing: str) -> bool:
     """Whether a variant is a network of matrix capsules with the given routing."""
     return variant.model.family == "matrixcaps" and variant.model.routing.name == routing
+
+
+def with_routing(paper: Paper, routing: str) -> dict[str, Variant]:
+    """The variants of table 3 with the given routing."""
+    found = by_dataset(paper, where=lambda each: routed_by(each, routing))
+    return {name: each for variants in found.values() for name, each in variants.items()}
 
 
 def probed(paper: Paper) -> dict[str, dict[str, Variant]]:

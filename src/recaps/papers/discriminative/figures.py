@@ -105,17 +105,14 @@ def figure_5(results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing, panels = _panels(results)
     frames = []
     for axis, title, dataset, variants in panels:
-        seeds = {
-            algorithm: results.seeds_with_arrays(variant)
-            for algorithm, variant in variants.items()
-            if learns_coefficients(results.paper, variant)
-        }
-        axis.set_title(title + _of_seeds(results, variants, seeds))
-        learned = {
-            algorithm: [results.arrays(variants[algorithm], "coefficients", seed) for seed in drawn]
-            for algorithm, drawn in seeds.items()
-        }
-        if learned:
+        learning = {key: each for key, each in variants.items() if learns_coefficients(results.paper, each)}
+        seeds = {variant: results.seeds_with_arrays(variant) for variant in learning.values()}
+        axis.set_title(title + _of_seeds(results, seeds))
+        if learning:
+            learned = {
+                algorithm: [results.arrays(variant, "coefficients", seed) for seed in seeds[variant]]
+                for algorithm, variant in learning.items()
+            }
             shares = _draw_coefficients(results, axis, learned)
             frames.append(shares.assign(dataset=dataset, variant=shares["algorithm"].map(variants)))
     columns = ["dataset", "variant", "quantity", "low", "high", "share"]
@@ -159,8 +156,7 @@ def _draw_coefficients(
         dash = DASHES[_position(results, algorithm) % len(DASHES)]
         colour = _style(results, algorithm)["color"]
         axis.stairs(shares, edges, label=label, color=colour, linestyle=dash, linewidth=1.3)
-        bins = zip(edges[:-1], edges[1:], shares, strict=True)
-        rows += [(algorithm, "bin", low, high, share) for low, high, share in bins]
+        rows += [(algorithm, "bin", *each) for each in zip(edges[:-1], edges[1:], shares, strict=True)]
         rows.append((algorithm, "negative", -math.inf, 0.0, negative))
         rows.append((algorithm, "near zero", -NEAR_ZERO, NEAR_ZERO, near))
     highest = max(share for _, quantity, *_, share in rows if quantity == "bin")
@@ -170,10 +166,10 @@ def _draw_coefficients(
     return pd.DataFrame(rows, columns=["algorithm", "quantity", "low", "high", "share"])
 
 
-def _of_seeds(results: Results, variants: Mapping[str, str], drawn: Mapping[str, Sequence[int]]) -> str:
-    """The seeds that a panel shows, if it lacks some; else nothing."""
+def _of_seeds(results: Results, drawn: Mapping[str, Sequence[int]]) -> str:
+    """The seeds of variants that a panel shows, if it lacks some; else nothing."""
     seeds = sorted({seed for each in drawn.values() for seed in each})
-    whole = all(len(each) == len(results.own_seeds[variants[algorithm]]) for algorithm, each in drawn.items())
+    whole = all(len(each) == len(results.own_seeds[variant]) for variant, each in drawn.items())
     return "" if whole else f": seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} only"
 
 

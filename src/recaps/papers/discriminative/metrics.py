@@ -49,12 +49,10 @@ def _comparisons_along_training(results: Results, seed: int) -> list[MetricRow]:
             curve, watched = results.evaluations(variant, seed), _row(results, variant, seed, "lowest-error")
             n, on = int(watched["n"]), str(watched["measured_on"])
             mean = float(curve.loc[curve["step"] <= shortest, "test_error"].mean())
-            rows.append((variant, seed, "mean-error", mean, math.nan, n, "percent", on))
-            early = early_mean(curve, shortest)
-            rows.append((variant, seed, "early-mean-error", early, math.nan, n, "percent", on))
+            found = [("mean-error", mean, "percent"), ("early-mean-error", early_mean(curve, shortest), "percent")]
             if reference:
-                steps = float(steps_to_reach(curve, final))
-                rows.append((variant, seed, "steps-to-dr", steps, math.nan, n, "count", on))
+                found.append(("steps-to-dr", float(steps_to_reach(curve, final)), "count"))
+            rows += [(variant, seed, metric, value, math.nan, n, unit, on) for metric, value, unit in found]
     return rows
 
 

@@ -50,19 +50,14 @@ def table_1(results: Results) -> pd.DataFrame:
 def table_2(results: Results) -> pd.DataFrame:
     """Test errors in percent, ours (mean and sd over seeds) beside the published; a row per data set and algorithm."""
     variants, names = by_dataset(results.paper), titles(results.paper)
-    averaged = [dataset for dataset in variants if dataset in AVERAGED]
-    others = [dataset for dataset in variants if dataset not in AVERAGED]
-    rows = [
-        _compared(results, DATASETS[each], variant, "error") for each in averaged for variant in variants[each].values()
-    ]
+    averaged, others = list[tuple[str, str, str]](), list[tuple[str, str, str]]()
+    for dataset, of_dataset in variants.items():
+        label, rows = DATASETS.get(dataset, dataset), averaged if dataset in AVERAGED else others
+        rows += [(label, variant, "error") for variant in of_dataset.values()]
     last = variants.get(AVERAGED[-1], {})  # its variants have the averages
-    rows += [_compared(results, "Average of the three", last[each], "average-error") for each in names if each in last]
-    rows += [
-        _compared(results, DATASETS.get(each, each), variant, "error")
-        for each in others
-        for variant in variants[each].values()
-    ]
-    return pd.DataFrame([row for row in rows if row]).astype({"n": "Int64", "lowest n": "Int64"})
+    averaged += [("Average of the three", last[each], "average-error") for each in names if each in last]
+    compared = (_compared(results, *each) for each in averaged + others)
+    return pd.DataFrame([row for row in compared if row]).astype({"n": "Int64", "lowest n": "Int64"})
 
 
 def _compared(results: Results, benchmark: str, variant: str, metric: str) -> dict[str, object]:
@@ -101,10 +96,9 @@ def _widths(config: Mapping[str, Any]) -> list[int | None]:
 
 def _sizes(built: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Dimensions of the capsules that were built. Both convolutions of the code are 9x9."""
-    dimensions = {"Cap1": "primary_dim", "Cap2": "capsule_dim"}
     return {
         layer: ", ".join(dict.fromkeys(str(config["model"][key]) for config in built.values()))
-        for layer, key in dimensions.items()
+        for layer, key in (("Cap1", "primary_dim"), ("Cap2", "capsule_dim"))
     }
 
 
@@ -114,11 +108,10 @@ def _activations(results: Results, built: Mapping[str, Mapping[str, Any]]) -> di
     for dataset, by_algorithm in by_dataset(results.paper).items():
         for variant in by_algorithm.values():
             model = built[variant]["model"]
-            leaky = f"LeakyReLU {model['leaky_slope']:g}"
-            convolution = leaky if model["activation"] == "leaky_relu" else "ReLU"
+            convolution = f"LeakyReLU {model['leaky_slope']:g}" if model["activation"] == "leaky_relu" else "ReLU"
             convolutions.append((convolution, DATASETS.get(dataset, dataset)))
-            where = [("squash", "squash_capsules", True), ("squash of votes", "squash_votes", False)]
-            kinds = [(name, model.get(key, default)) for name, key, default in where]
+            of_capsules, of_votes = model.get("squash_capsules", True), model.get("squash_votes", False)
+            kinds = (("squash", of_capsules), ("squash of votes", of_votes))
             squashed = [f"{name} over classes" if how == "classes" else name for name, how in kinds if how]
             capsules.append((" and ".join(squashed) or "none", results.paper.variants[variant].title))
     return {"Conv1": _join(convolutions), "Cap2": _join(capsules)}

@@ -105,11 +105,9 @@ def _draw_frequencies(axis: Axes, frequencies: Array, target: tuple[float, float
 
 
 def label_piles(frequencies: Array, gap: float) -> list[tuple[list[int], int, float]]:
-    """Group the capsules whose lines have their highest points close together, so that their labels do not overlap.
+    """Group capsules whose lines [L capsules, L ranks] are highest at nearly the same place, so that no label overlaps.
 
-    Args:
-        frequencies: [L capsules, L ranks].
-        gap: height of a label.
+    A label is as high as `gap`.
 
     Returns:
         For each group its capsules from the top down, and the rank and height of the highest point.
@@ -155,13 +153,7 @@ def accuracy_along_training(results: Results) -> tuple[Figure, pd.DataFrame]:
 def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     """The accuracy on affNIST against that on expanded MNIST along training, of the networks with labels."""
     drawing, axis = plt.subplots(figsize=(5.6, 3.9))
-    columns = ["variant", "step", "mnist", "affnist"]
-    data = pd.concat(
-        [
-            pd.DataFrame(supervised_accuracies(part), columns=columns).assign(seed=seed)
-            for seed, part in results.by_seed()
-        ]
-    )
+    data = pd.concat([supervised_accuracies(part).assign(seed=seed) for seed, part in results.by_seed()])
     for place, variant in enumerate(data["variant"].unique()):
         title, colour, own = results.paper.variants[variant].title, f"C{place}", data[data["variant"] == variant]
         for seed, points in own.groupby("seed"):
@@ -171,12 +163,9 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
                 # One network's labels are left above its line, the other's right below.
                 beside, side = ((-5, 4), "right") if place else ((6, -8), "left")
                 axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha=side, fontsize=7, color=colour)
-        at = [
-            results.published.get((variant, f"argmax-{protocol}"), math.nan)
-            for protocol in ("mnist-shifted", "affnist")
-        ]
+        at = [results.published.get((variant, f"argmax-{each}"), math.nan) for each in ("mnist-shifted", "affnist")]
         label = None if math.isnan(at[1]) else f"{title}, published"
-        axis.plot(at[:1], at[1:], linestyle="none", marker="x", markersize=8, color=colour, label=label)
+        axis.plot(*at, linestyle="none", marker="x", markersize=8, color=colour, label=label)
     axis.set(xlabel="accuracy on expanded MNIST, %", ylabel="accuracy on affNIST, %")
     axis.margins(0.12)
     axis.legend()

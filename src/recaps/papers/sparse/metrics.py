@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -16,9 +15,6 @@ from recaps.report.results import Results
 #: Accuracy of the quoted ConvNet on expanded MNIST, in percent; the quoted SUPCAPS has 99.23.
 QUOTED = 99.22
 
-#: The networks with labels.
-CONVNET, SUPCAPS = "convnet", "supcaps"
-
 
 def metrics(results: Results) -> list[MetricRow]:
     """The networks with labels at equal accuracy."""
@@ -26,45 +22,37 @@ def metrics(results: Results) -> list[MetricRow]:
 
 
 def along_training(results: Results, variant: str, head: str, trained: str) -> dict[int, str]:
-    """The protocols that test a head on the snapshots of a variant, by training step.
+    """The protocols that test a head on the snapshots of a variant, by training step; none without such protocols.
 
-    Args:
-        trained: the protocol of the trained model, which is the last entry. The others test snapshots of the same set.
-
-    Returns:
-        Nothing for a variant without such protocols.
+    The last entry is `trained`, the protocol of the trained model. The others test snapshots on the same set.
     """
     settings, protocols = results.paper.variants[variant], results.paper.protocols
-    tested = {protocol: snapshot_of(protocols[protocol].test.set) for protocol in settings.heads.get(head, ())}
-    test_set = protocols[trained].test.set
-    at = settings.training.snapshots
-    steps = {at[kept]: each for each, (name, kept) in tested.items() if name == test_set and kept is not None}
+    steps: dict[int, str] = {}
+    for protocol in settings.heads.get(head, ()):
+        test_set, kept = snapshot_of(protocols[protocol].test.set)
+        if test_set == protocols[trained].test.set and kept is not None:
+            steps[settings.training.snapshots[kept]] = protocol
     return dict(sorted(steps.items())) | {settings.training.steps: trained} if steps else {}
 
 
-def supervised_accuracies(results: Results) -> Iterator[tuple[str, int, float, float]]:
-    """Variant, training step, and accuracy in percent on expanded MNIST and on affNIST, of networks with labels.
+def supervised_accuracies(results: Results) -> pd.DataFrame:
+    """Accuracy in percent of networks with labels: columns `variant`, `step`, `mnist` (expanded) and `affnist`.
 
     All steps of a variant are tested on the same images.
     """
+    rows = []
     for variant in results.paper.variants:
-        on_mnist, on_affnist = (
-            along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist-trained")
-        )
-        for step in sorted(on_mnist.keys() & on_affnist.keys()):
-            mnist, affnist = (results.accuracy(variant, "argmax", each[step]) for each in (on_mnist, on_affnist))
-            yield variant, step, float(mnist.mean()), float(affnist.mean())
+        tests = [along_training(results, variant, "argmax", each) for each in ("mnist-shifted", "affnist-trained")]
+        for step in sorted(tests[0].keys() & tests[1].keys()):
+            accuracies = [results.accuracy(variant, "argmax", protocols[step]).mean() for protocols in tests]
+            rows.append((variant, step, *accuracies))
+    return pd.DataFrame(rows, columns=["variant", "step", "mnist", "affnist"])
 
 
 def at_accuracy(level: float, mnist: Array, affnist: Array) -> float:
-    """Interpolate the accuracy on affNIST where that on expanded MNIST first reaches `level` in training.
+    """Interpolate the accuracy on affNIST [steps] where that on expanded MNIST [steps] first reaches `level`.
 
-    Args:
-        mnist: accuracy on expanded MNIST along training, [steps].
-        affnist: accuracy on affNIST, [steps].
-
-    Returns:
-        nan if the first value is already above the level, or none reaches it.
+    It is nan if the first value is already above the level, or none reaches it.
     """
     if mnist[0] > level or mnist.max() < level:
         return math.nan
@@ -78,8 +66,8 @@ def _at_equal_accuracy(part: Results, seed: int) -> list[MetricRow]:
 
     There are no rows for a seed that one of them was not trained with.
     """
-    points = pd.DataFrame(supervised_accuracies(part), columns=["variant", "step", "mnist", "affnist"])
-    if set(points["variant"]) != {CONVNET, SUPCAPS}:
+    points = supervised_accuracies(part)
+    if set(points["variant"]) != {"convnet", "supcaps"}:
         return []
     level = min(QUOTED, float(points.groupby("variant")["mnist"].max().min()))
     rows: list[MetricRow] = []

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 def single_capsules(model: SparseCaps, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The contribution of each capsule to the reconstruction (figure 2).
 
-    Args:
-        model: SPARSECAPS, sparse or dense.
-        images: [B, C, H, W].
-        labels: not used.
-
     Returns:
         `images` and `full` [B, C, H, W]; `single` [B, L, C, H, W], decoded from capsule l alone; `without`
         [B, L, C, H, W], decoded from all capsules but l; `mask` [B, L].
@@ -47,10 +42,7 @@ def traversals(model: SparseCaps | SupCaps, images: Tensor, labels: Tensor) -> d
     SPARSECAPS: the dimensions of the capsule of rank 0 are set to -1 to 1 in steps of 0.2. SUPCAPS: the dimensions of
     the capsule of the (first) label move by -0.25 to 0.25 in steps of 0.05.
 
-    Args:
-        model: a capsule network with a decoder.
-        images: [B, C, H, W].
-        labels: [B] or [B, n].
+    Labels are [B] or [B, n].
 
     Returns:
         `images` [B, C, H, W]; `decoded` [B, D, 11, C, H, W]; `values` [11]; `capsule` [B], the capsule that changes.

@@ -169,14 +169,10 @@ def change_autocorrelation(probe: Mapping[str, Array]) -> Array:
 
 
 def largest_change(decoded: Array) -> Array:
-    """Largest change from moving one parameter of a capsule over its range, relative to the picture: [N].
+    """Largest change of pictures [N, D, n, C, H, W] from moving one of D parameters over its n values: [N].
 
-    Args:
-        decoded: pictures for n values of each parameter, [N, D, n, C, H, W].
-
-    Returns:
-        For the parameter that changes an image most, the squared distance between the first and the last picture,
-        relative to the squared norm of the middle one.
+    For the parameter that changes an image most, it is the squared distance between the first and the last picture,
+    relative to the squared norm of the middle one.
     """
     distance = np.square(decoded[:, :, -1] - decoded[:, :, 0]).sum((2, 3, 4))
     middle = np.square(decoded[:, :, decoded.shape[2] // 2]).sum((2, 3, 4))
