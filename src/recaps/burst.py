@@ -132,7 +132,7 @@ def wanted(plan: Plan, runs: Sequence[Run]) -> list[Run]:
 
 
 def _needed(plan: Plan, runs: Iterable[Run]) -> list[Job]:
-    return jobs.needed(plan.jobs, [file for run in runs for each in plan.of_run(*run).values() for file in each])
+    return jobs.needed(plan.jobs, [file for run in runs for file in plan.files_of(*run)])
 
 
 def _run(job: Job) -> Run:
@@ -198,7 +198,7 @@ def tasks_of(plan: Plan, runs: Sequence[Run], seconds: Mapping[Run, float]) -> l
         tasks.setdefault(log, Task([], log)).jobs.append(job)
     begun, others = [], []
     for task in tasks.values():
-        if all(map(os.path.exists, task.outputs)) and not any(map(state.reason, task.jobs)):
+        if all(job.is_made and not state.reason(job) for job in task.jobs):
             continue
         run = _run(task.jobs[0]) if task.trains else None
         if run and any(plan.files.checkpoints(*run).glob(f"*/{checkpoint.FILE}")):

@@ -125,9 +125,8 @@ def _listing(project: Project) -> str:
 
 def _run(plan: Plan, options: argparse.Namespace) -> int:
     for run in plan.runs(plan.project.reported):
-        files = [file for each in plan.of_run(*run).values() for file in each]
         try:
-            _make(plan, files, options.threads)
+            _make(plan, plan.files_of(*run), options.threads)
         except TryAgain as error:
             paper, variant, seed = run
             raise TryAgain(f"{paper}/{variant}, seed {seed}: {error}") from error
@@ -142,9 +141,8 @@ def _make(plan: Plan, files: list[str], threads: int | None) -> int:
 
 def _complete(plan: Plan, job: Job, threads: int | None) -> None:
     """Make the outputs of a job unless they are there and match the plan."""
-    there = all(Path(file).exists() for file in job.outputs)
-    reason = State(plan).reason(job) if there else ""
-    if there and not reason:
+    reason = State(plan).reason(job)
+    if job.is_made and not reason:
         return
     print(f"recaps: making {job}{f' again: {reason}' if reason else ''}", file=sys.stderr, flush=True)
     for raw in map(Path, plan.raw_files(job.names) if job.stage == "prepare_dataset" else ()):

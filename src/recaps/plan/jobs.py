@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -39,6 +40,11 @@ class Job:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     identity: Callable[[], dict[str, Any]]
+
+    @property
+    def is_made(self) -> bool:
+        """Whether all outputs are there."""
+        return all(map(os.path.exists, self.outputs))
 
     def __str__(self) -> str:
         names = self.names

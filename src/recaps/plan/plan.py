@@ -150,6 +150,10 @@ class Plan:
             "measured": [str(run / file) for file in MEASURED_FILES],
         }
 
+    def files_of(self, *run: Any) -> list[str]:
+        """Return all files of a run, given as paper, variant and seed."""
+        return [file for each in self.of_run(*run).values() for file in each]
+
     def beside(self, wildcards: Any) -> dict[str, int]:
         """Return the variants whose runs the record of a run needs, each with its seed."""
         variants, seed = self.project.every[wildcards.paper].variants, int(wildcards.seed)
@@ -216,7 +220,7 @@ class Plan:
         for name in names:
             files += [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
             files += self.metrics_inputs(Names(paper=name))
-            files += [file for run in self.runs([name]) for each in self.of_run(*run).values() for file in each]
+            files += [file for run in self.runs([name]) for file in self.files_of(*run)]
         return list(dict.fromkeys(files))
 
     def everything(self) -> list[str]:
@@ -502,8 +506,8 @@ class Plan:
 
     def jobs_of(self, paper: str, variant: str, seed: int) -> list[Job]:
         """Return the jobs that make the files of a run."""
-        files = {file for each in self.of_run(paper, variant, seed).values() for file in each}
-        return [job for job in self.jobs if not files.isdisjoint(job.outputs)]
+        files = self.files_of(paper, variant, seed)
+        return [job for job in self.jobs if not set(job.outputs).isdisjoint(files)]
 
     # Names of files
 

@@ -66,9 +66,7 @@ class State:
 
     def reason(self, job: Job, most: int = FEW) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
-        if not all(os.path.exists(file) for file in job.outputs):
-            return ""
-        return self.difference(job, most) or next(self._of_deleted(job), "")
+        return (self.difference(job, most) or next(self._of_deleted(job), "")) if job.is_made else ""
 
     def _of_deleted(self, job: Job) -> Iterator[str]:
         """Yield in what inputs that were deleted since, such as weights, differ from the plan."""
