@@ -35,37 +35,13 @@ TEMPLATES = (".css", ".j2", ".mplstyle")
 
 #: Modules that compute no number, and all below them, as patterns.
 HOUSEKEEPING = (
-    "recaps.checkout",
-    "recaps.command",
-    "recaps.config",
-    "recaps.config.*",
-    "recaps.datasets.archive",
-    "recaps.datasets.catalogue",
-    "recaps.datasets.checksums",
-    "recaps.datasets.download",
-    "recaps.datasets.sources",
-    "recaps.errors",
-    "recaps.identity",
-    "recaps.io",
-    "recaps.layout",
-    "recaps.locks",
+    *(f"recaps.{name}" for name in ("checkout", "command", "config", "config.*", "errors", "identity", "io", "layout")),
+    *(f"recaps.{name}" for name in ("locks", "npz", "papers", "plan", "plan.*", "provenance")),
+    *(f"recaps.datasets.{name}" for name in ("archive", "catalogue", "checksums", "download", "sources")),
     "recaps.nn.routing.registry",
-    "recaps.npz",
-    "recaps.papers",
-    "recaps.provenance",
-    "recaps.training.checkpoint",
-    "recaps.training.interruption",
-    "recaps.training.lease",
-    "recaps.training.loop",
-    "recaps.training.machine",
-    "recaps.training.run",
-    "recaps.training.saved",
-    "recaps.plan",
-    "recaps.plan.*",
+    *(f"recaps.training.{name}" for name in ("checkpoint", "interruption", "lease", "loop", "machine", "run", "saved")),
     "*.options",
 )
-
-
 #: Calls that only tell something.
 MESSAGES = {
     "print",

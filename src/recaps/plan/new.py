@@ -17,12 +17,8 @@ from recaps.nn import routing
 from recaps.plan.checks import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
-WHAT = ("paper", "routing")
 #: What a routing routes, with the paper and the model family of the printed example.
 KINDS = {"votes": ("discriminative", "supcaps"), "poses": ("consensus", "matrixcaps")}
-
-#: Brings the manual of the configuration and its schemas up to date.
-MANUAL = "python -m recaps.config.manual --fix"
 
 PAPER = """\
 {folder}: a working paper with two variants. Run it on stand-in data:
@@ -72,12 +68,11 @@ def _copy(source: Path, target: Path, name: str) -> None:
 
 
 def _describe(root: Path) -> str:
-    """Bring the manual of the configuration and its schemas up to date, and say so.
-
-    This takes a process that sees the new files.
-    """
+    """Bring the manual of the configuration and its schemas up to date, in a process that sees the files; say so."""
     if not (root / "config").is_dir():
         return ""
-    command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
-    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
-    return f"\nThe manual and the schemas of the configuration are up to date. After a change of options: {MANUAL}"
+    update = "-m recaps.config.manual --fix"
+    subprocess.run([sys.executable, *update.split()], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    return (
+        f"\nThe manual and the schemas of the configuration are up to date. After a change of options: python {update}"
+    )
