@@ -57,9 +57,8 @@ def fetch_file(job: Any) -> None:
     from recaps.datasets.sources import file
 
     # The mirror is no parameter of the rule: another source is no reason to fetch a file again.
-    fetch(
-        file(job.wildcards.dataset, job.wildcards.file), Path(job.output.file).parent, mirror=job.config.get("mirror")
-    )
+    source = file(job.wildcards.dataset, job.wildcards.file)
+    fetch(source, Path(job.output.file).parent, mirror=job.config.get("mirror"))
 
 
 def prepare_dataset(job: Any) -> None:
@@ -261,9 +260,8 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
-    lease = Lease(Path(job.params.checkpoints))
     # A training touches it at every step, so that one that hangs can be taken over.
-    with lease, nullcontext() if stage == "train_variant" else lease.kept():
+    with Lease(Path(job.params.checkpoints)) as lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease
 
 

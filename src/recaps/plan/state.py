@@ -47,22 +47,19 @@ class State:
         with exits():
             refuse(self.receipts.check(refresh=not dry))
 
-    def again(self, workflow: Any) -> Callable[..., Callable[[Any], list[str]]]:
-        """Return a function of a stage that returns an input function without files.
+    def again(self, workflow: Any, stage: str, **names: Any) -> Callable[[Any], list[str]]:
+        """Return an input function of a stage, without files.
 
-        Snakemake calls this one for each job of the stage; it makes Snakemake repeat those whose results do not match
-        the plan. The stage's names that are no wildcards of its rule are given with the stage.
+        Snakemake calls it for each job of the stage; it makes Snakemake repeat those whose results do not match the
+        plan. `names` are those of the stage that are no wildcards of its rule.
         """
 
-        def again(stage: str, **names: Any) -> Callable[[Any], list[str]]:
-            def none(wildcards: Any) -> list[str]:
-                if workflow.is_main_process:
-                    workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
-                return []
+        def none(wildcards: Any) -> list[str]:
+            if workflow.is_main_process:
+                workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
+            return []
 
-            return none
-
-        return again
+        return none
 
     def reason(self, job: Job, most: int = FEW) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
