@@ -45,9 +45,8 @@ def jobs(plan: Plan) -> dict[str, int]:
     made = plan_jobs.needed(plan.jobs, plan.everything())
     fetched = {file for job in made if job.stage == "prepare_dataset" for file in plan.raw_files(job.names)}
     counts = Counter(job.stage for job in made)
-    return ({"fetch_file": len(fetched)} if fetched else {}) | {
-        stage: counts[stage] for stage in TITLES if counts[stage]
-    }
+    counts["fetch_file"] = len(fetched)
+    return {stage: counts[stage] for stage in ("fetch_file", *TITLES) if counts[stage]}
 
 
 def untrained(variant: Variant) -> Model:
@@ -186,10 +185,9 @@ def _models(project: Project, times: Times) -> tuple[dict[str, dict[str, int]], 
             known[work] = sizes(next(iter(alike.values())), model)
         for key, variant in alike.items():
             model.configure(variant.training)
-            found = {device: hours(variant, model.phases(), steps) for device, steps in times.items()}
-            for device, each in found.items():
-                if each is not None:
-                    runs[device][key] = each
+            for device, steps in times.items():
+                if (found := hours(variant, model.phases(), steps)) is not None:
+                    runs[device][key] = found
     return known, runs
 
 

@@ -107,8 +107,8 @@ def failure(log: Path) -> tuple[str, int] | None:
 
 def title_of(rule: str, wildcards: Mapping[str, str]) -> str:
     """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
-    names = {key: f"seed-{value}" if key == "seed" else value for key, value in wildcards.items()}
-    return " ".join([rule, *filter(None, ["/".join(value for key, value in names.items() if key != "scale")])])
+    names = [f"seed-{value}" if key == "seed" else value for key, value in wildcards.items() if key != "scale"]
+    return f"{rule} {'/'.join(names)}".rstrip()
 
 
 #: The last line of a failed job's log.

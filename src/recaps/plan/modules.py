@@ -140,7 +140,9 @@ class Code:
             if name not in found:
                 found.add(name)
                 waiting += [each for each in self.imports(name) if not _keeps_house(each)]
-        parents = {parent for name in found for parent in _parents(name)}
+        # Without the first package: what it offers to users affects no result.
+        paths = [name.split(".") for name in found]
+        parents = {".".join(path[:end]) for path in paths for end in range(2, len(path))}
         return found | {parent for parent in parents if not _keeps_house(parent)}
 
     def _digest(self, name: str) -> str:
@@ -256,12 +258,6 @@ def _top(name: str) -> str:
 
 def _keeps_house(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in HOUSEKEEPING)
-
-
-def _parents(name: str) -> list[str]:
-    """Return the packages on the way to a module, except the first: what it offers to users affects no result."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(2, len(parts))]
 
 
 def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:

@@ -71,8 +71,6 @@ def _describe(root: Path) -> str:
     """Bring the manual of the configuration and its schemas up to date, in a process that sees the files; say so."""
     if not (root / "config").is_dir():
         return ""
-    update = "-m recaps.config.manual --fix"
-    subprocess.run([sys.executable, *update.split()], cwd=root, check=True, stdout=subprocess.DEVNULL)
-    return (
-        f"\nThe manual and the schemas of the configuration are up to date. After a change of options: python {update}"
-    )
+    fix = "-m recaps.config.manual --fix"
+    subprocess.run([sys.executable, *fix.split()], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    return f"\nThe manual and the schemas of the configuration are up to date. After a change of options: python {fix}"

@@ -114,11 +114,9 @@ class Receipts:
 
 def changed(files: Iterable[Path]) -> list[Path]:
     """Return which of some files differ from their receipts; a file without a receipt does not."""
-    every = [*files]
+    every = {file: _plain(file) for file in files}
     made = Receipts(Path(), every).outputs
-    return [
-        file for file in every if _plain(file) in made and _digest(file) not in (made[_plain(file)]["sha256"], None)
-    ]
+    return [file for file, name in every.items() if name in made and _digest(file) not in (made[name]["sha256"], None)]
 
 
 def known(folder: Path, inputs: Collection[Path]) -> dict[str, str | None]:

@@ -83,9 +83,8 @@ def clean(plan: Plan) -> list[str]:
     for folder in [*orphans(plan)]:
         lines.append(f"removed {folder} ({_size(folder) / 1e6:.1f} MB)")
         shutil.rmtree(folder)
-    return lines or [
-        "no checkpoints to remove: each belongs to a run of the plan, or to a part that the plan leaves aside"
-    ]
+    nothing = "no checkpoints to remove: each belongs to a run of the plan, or to a part that the plan leaves aside"
+    return lines or [nothing]
 
 
 def verify(plan: Plan) -> list[str]:
