@@ -66,9 +66,7 @@ wildcard_constraints:
 
 include: "rules/data.smk"
 include: "rules/train.smk"
-include: "rules/latents.smk"
-include: "rules/heads.smk"
-include: "rules/records.smk"
+include: "rules/runs.smk"
 include: "rules/papers.smk"
 include: "rules/report.smk"
 

@@ -69,16 +69,9 @@ def sizes(variant: Variant, model: Model) -> dict[str, int]:
     images = images_of(bench.random_split(variant.data.split("/")[0], 2), CPU)
     with kernels.off():
         latents = latents_of(model.eval(), images, range(1), variant.training, CPU)
-    weights = _bytes(model.state_dict())
+    weights = sum(each.nbytes for each in model.state_dict().values())
     per_image = sum(each.nbytes for each in latents.values()) + 8  # and the index of the original
     return {"models": weights, "checkpoints": weights, "latents": per_image}
-
-
-def _bytes(state: Any) -> int:
-    """Return the bytes of all tensors in nested mappings."""
-    if isinstance(state, Mapping):
-        return sum(map(_bytes, state.values()))
-    return state.nbytes if isinstance(state, torch.Tensor) else 0
 
 
 def images(set_name: str, scale: Scale, pairs: bool = False) -> int:

@@ -227,8 +227,7 @@ class Code:
         return _only(tree, function)
 
     def _path(self, name: str) -> Path:
-        file = self.file(name)
-        if file is None:
+        if (file := self.file(name)) is None:
             raise ValueError(f"{name}: {self.package.name} has no such module")
         return file
 

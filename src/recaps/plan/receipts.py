@@ -105,10 +105,9 @@ class Receipts:
     def _set(self, folder: Path) -> str | None:
         """Return the digest of what a prepared split holds: its arrays, and how images are made from them."""
         if folder not in self._sets:
-            try:
+            self._sets[folder] = None
+            with suppress(UserError, AttributeError):
                 self._sets[folder] = identity.of_split(read_json(folder / "record.json"))
-            except (UserError, AttributeError):
-                self._sets[folder] = None
         return self._sets[folder]
 
 

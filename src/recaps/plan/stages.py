@@ -87,13 +87,12 @@ def train_variant(job: Any, lease: Lease) -> None:
     if job.params.has_model_of:
         take_over(Path(job.input.start[0]).parent, settings, identity, Path(job.output.model).parent)
         return
-    test = [Path(file).parent for file in job.input.test]
     train(
         settings,
         identity=identity,
         seed=int(names.seed),
         dataset=Path(job.input.dataset[0]).parent,
-        test=test[0] if test else None,
+        test=Path(job.input.test[0]).parent if job.input.test else None,
         start=Path(job.input.start[0]) if job.input.start else None,
         modules=job.params.identity["modules"],
         out=Path(job.output.model).parent,

@@ -78,8 +78,7 @@ class State:
 
         `most`: differences that are named; the others are counted.
         """
-        receipt = self.receipts.of(job.outputs)
-        if not receipt:
+        if not (receipt := self.receipts.of(job.outputs)):
             return UNKNOWN
         found = differences(receipt["identity"], self.planned(job))
         return "; ".join(found[:most] + ([f"and {len(found) - most} more"] if len(found) > most else []))

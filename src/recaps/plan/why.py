@@ -91,8 +91,7 @@ def verify(plan: Plan) -> list[str]:
     """Compare every file that has a receipt with its digest; return a line for each that differs, and their number."""
     receipts = State(plan).receipts
     changed = receipts.check(refresh=False, whole=True)
-    n = sum(len(found["outputs"]) for found in receipts.places.values())
-    if not n:
+    if not (n := sum(len(found["outputs"]) for found in receipts.places.values())):
         raise UserError(f"verify: there are no results in {plan.files.folder}; name their scale with --scale")
     return [*(f"{file}: changed since it was made" for file in changed), f"{n} files checked, {len(changed)} changed"]
 
