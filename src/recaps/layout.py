@@ -15,7 +15,6 @@ DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
 #: What is read from a trained model: latents, probes, and the accuracies of its own class scores.
 READ_FILES = ("latents.npz", "probes.npz", "scores.json")
-TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
 #: The numbers that were measured on a run, and the arrays that pictures of it need.
 MEASURED_FILES = ("numbers.csv", "arrays.npz")
@@ -25,7 +24,6 @@ HEADS = "heads"
 RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
 #: What is published of a run, as far as it has them.
 PUBLISHED_FILES = (*RECORD_FILES, "scores.json", "heads.json")
-SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Layout:
         return self.paper(paper) / "timings" / f"{name}.json"
 
     def table(self, paper: str = "{paper}", name: str = "{table}") -> list[Path]:
-        return [self.paper(paper) / f"{name}.{ending}" for ending in TABLE_FORMATS]
+        return [self.paper(paper) / f"{name}.{ending}" for ending in ("csv", "md", "tex")]
 
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
@@ -72,7 +70,7 @@ class Layout:
         return self.paper(paper) / "shown.json"
 
     def scorecard(self) -> list[Path]:
-        return [self.folder / f"scorecard.{ending}" for ending in SCORECARD_FORMATS]
+        return [self.folder / f"scorecard.{ending}" for ending in ("csv", "md", "json", "png")]
 
     def verdicts(self, paper: str) -> Path:
         return self.folder / "verdicts" / f"{paper}.json"

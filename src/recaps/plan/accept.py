@@ -47,6 +47,8 @@ json.dump(importlib.import_module(there).modules(json.load(sys.stdin)), sys.stdo
 """,
 )
 
+Record = Mapping[str, Any]
+
 
 def accept(plan: Plan, root: Path) -> Iterator[str]:
     """Prove and accept what differs in modules alone; yield a line for each variant, and for what proves nothing.
@@ -56,35 +58,32 @@ def accept(plan: Plan, root: Path) -> Iterator[str]:
         root: the git checkout, for the code of earlier commits.
     """
     state = State(plan)
-    waiting: dict[tuple[str, ...], dict[Job, Receipt]] = {}
+    waiting: dict[tuple[str, ...], tuple[Record, dict[Job, Receipt]]] = {}
     for job in plan.jobs:
         receipt = state.receipts.of(job.outputs) if job.stage in STAGES else None
         if receipt is None or not state.reason(job):
             continue
         planned = state.planned(job)
         if not differences(receipt["identity"] | {"modules": planned["modules"]}, planned):
-            record = _record(plan, job)
+            names = job.names
+            record = read_json(plan.files.run(names.paper, names.variant, names.seed) / "record.json")
             made = json.dumps([record.get("git"), record["device"]])
-            waiting.setdefault((job.names.paper, job.names.variant, made), {})[job] = receipt
+            _, receipts = waiting.setdefault((names.paper, names.variant, made), (record, {}))
+            receipts[job] = receipt
     if not waiting:
         yield "nothing to accept: no result differs from the plan in its modules alone"
     today = provenance.git(root)
     now = today["commit"] if today["commit"] and not today["dirty"] else "unknown"
     with tempfile.TemporaryDirectory() as folder:
-        for (paper, variant, _), receipts in waiting.items():
-            for line in _accepted(plan, receipts, root, Path(folder), now):
+        for (paper, variant, _), (record, receipts) in waiting.items():
+            for line in _accepted(plan, record, receipts, root, Path(folder), now):
                 yield f"{paper}/{variant}: {line}"
 
 
-def _record(plan: Plan, job: Job) -> Mapping[str, Any]:
-    """Return the record of the training that a job belongs to."""
-    names = job.names
-    return dict(read_json(plan.files.run(names.paper, names.variant, names.seed) / "record.json"))
-
-
-def _accepted(plan: Plan, receipts: Mapping[Job, Receipt], root: Path, folder: Path, now: str) -> Iterator[str]:
-    """Yield what became of the results of a variant that one commit made on one device."""
-    record = _record(plan, next(iter(receipts)))
+def _accepted(
+    plan: Plan, record: Record, receipts: Mapping[Job, Receipt], root: Path, folder: Path, now: str
+) -> Iterator[str]:
+    """Yield what became of the results of a variant that one commit made on one device, as a training's record says."""
     made = record.get("git", {})
     if made.get("dirty") or not made.get("commit"):
         yield "cannot be proved, as its code was not committed; train again"
@@ -97,7 +96,7 @@ def _accepted(plan: Plan, receipts: Mapping[Job, Receipt], root: Path, folder: P
         return
     yield from (f"{job}: {doubt}; it will be made again" for job, doubt in doubts.items() if doubt)
     if proved := {job: receipt for job, receipt in receipts.items() if not doubts[job]}:
-        yield _proved(plan, proved, source, record, now)
+        yield _proved(plan, record, proved, source, now)
 
 
 def _doubt(plan: Plan, job: Job, receipt: Receipt, source: Path) -> str:
@@ -124,7 +123,7 @@ def _changed(receipt: Receipt, now: Mapping[str, str]) -> dict[str, str | None]:
     return {name: old.get(name) for name in sorted({*old, *now}) if old.get(name) != now.get(name)}
 
 
-def _proved(plan: Plan, receipts: Mapping[Job, Receipt], source: Path, record: Mapping[str, Any], now: str) -> str:
+def _proved(plan: Plan, record: Record, receipts: Mapping[Job, Receipt], source: Path, now: str) -> str:
     """Return what became of results for which first steps are a proof."""
     names = next(iter(receipts)).names
     config = read_json(plan.files.run(names.paper, names.variant, names.seed) / "config.json")

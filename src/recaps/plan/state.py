@@ -19,8 +19,6 @@ from recaps.plan.receipts import Receipts, refuse
 SHOWN = 10
 #: Differences that a line names.
 FEW = 3
-#: Why results without a receipt are made again.
-UNKNOWN = "nothing says what made it"
 
 
 class State:
@@ -79,7 +77,7 @@ class State:
         `most`: differences that are named; the others are counted.
         """
         if not (receipt := self.receipts.of(job.outputs)):
-            return UNKNOWN
+            return "nothing says what made it"
         found = differences(receipt["identity"], self.planned(job))
         return "; ".join(found[:most] + ([f"and {len(found) - most} more"] if len(found) > most else []))
 
