@@ -110,7 +110,7 @@ def ship(run: Path, into: Path = WEIGHTS) -> Path:
     write_json(folder / "config.json", read_json(run / "config.json"))
     chosen = _examples(test.labels)
     images = test.images[chosen]
-    examples = {"images": images, "labels": test.labels[chosen], **outputs(model, config, images)}
+    examples: dict[str, Array] = {"images": images, "labels": test.labels[chosen], **outputs(model, config, images)}
     npz.save(folder / "examples.npz", examples, compressed=True)
     digests = {each: digest_of(folder / each) for each in ("model.safetensors", "config.json", "examples.npz")}
     measured = {
