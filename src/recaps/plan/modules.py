@@ -171,28 +171,21 @@ class Code:
         return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
     def _each_import(self, name: str) -> Iterator[str]:
-        """Yield the modules of the package that a module imports."""
+        """Yield the modules of the package that a module imports.
+
+        With a module come those that define what it offers. A name leads to the module that defines it.
+        """
         for node in _walk(self._tree(name), type_checking=False):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield from self._whole(alias.name)
-            elif isinstance(node, ast.ImportFrom):
-                source = self._source(name, node)
-                for alias in node.names:
-                    yield from self._named(source, alias.name)
-
-    def _whole(self, name: str) -> Iterator[str]:
-        """`import name`: the module, and all names that it exports."""
-        if self.file(name) is not None:
-            yield name
-            yield from self._offered(name).values()
-
-    def _named(self, module: str, name: str) -> Iterator[str]:
-        """`from module import name`: the submodule, or the module that defines the name, else the module itself."""
-        if self.file(f"{module}.{name}") is not None:
-            yield from self._whole(f"{module}.{name}")
-        elif self.file(module) is not None:
-            yield self._offered(module).get(name, module)
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            source = self._source(name, node) if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                module = f"{source}.{alias.name}" if source else alias.name
+                if self.file(module) is not None:
+                    yield module
+                    yield from self._offered(module).values()
+                elif self.file(source) is not None:
+                    yield self._offered(source).get(alias.name, source)
 
     def _offer(self, name: str) -> dict[str, str]:
         """Return the names that the `__init__` of a package imports, also lazily, with the modules that define them."""

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -65,8 +65,9 @@ def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], r
         config.update(values)
         plan = Plan(load(values, short(root / "config")))
         # As jobs read them: with `~` and variables replaced.
-        paths = {key: getattr(plan.project.config, key) for key in ("results", "data", "mirror") if key in values}
-        config.update({key: value for key, value in paths.items() if value is not None})
+        config.update(
+            {key: getattr(plan.project.config, key) for key in ("results", "data", "mirror") if key in values}
+        )
         return plan
 
 
@@ -285,11 +286,10 @@ class Plan:
         names = {*(snapshot_of(name)[0] for name in variant.latents), *([variant.test] if variant.probes else [])}
         return [file for name in sorted(map(self.project.resolve, names)) for file in self.dataset_files(name)]
 
-    def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
+    def shown(self, paper: str, outputs: Collection[Output]) -> list[str]:
         """Return the inputs of some tables or figures: the paper's metrics, and the records of the variants shown."""
-        every = list(outputs)
-        variants = self.project.every[paper].matching(tuple(name for each in every for name in each.needs))
-        timings = dict.fromkeys(name for each in every for name in each.timings)
+        variants = self.project.every[paper].matching(tuple(name for each in outputs for name in each.needs))
+        timings = dict.fromkeys(name for each in outputs for name in each.timings)
         return [str(self.files.metrics(paper)), *self._records(paper, variants, timings)]
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
