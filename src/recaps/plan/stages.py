@@ -259,8 +259,9 @@ def _locked(stage: str, job: Any) -> Iterator[Lease | None]:
     if not hasattr(job.params, "checkpoints"):
         yield None
         return
+    lease = Lease(Path(job.params.checkpoints))
     # A training touches it at every step, so that one that hangs can be taken over.
-    with Lease(Path(job.params.checkpoints)) as lease, nullcontext() if stage == "train_variant" else lease.kept():
+    with lease, nullcontext() if stage == "train_variant" else lease.kept():
         yield lease
 
 
