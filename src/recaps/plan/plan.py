@@ -65,9 +65,8 @@ def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], r
         config.update(values)
         plan = Plan(load(values, short(root / "config")))
         # As jobs read them: with `~` and variables replaced.
-        config.update(
-            {key: getattr(plan.project.config, key) for key in ("results", "data", "mirror") if key in values}
-        )
+        paths = [key for key in ("results", "data", "mirror") if key in values]
+        config.update({key: getattr(plan.project.config, key) for key in paths})
         return plan
 
 
