@@ -5,6 +5,7 @@ This file loads the configuration and the rules, and defines the targets. `make 
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from snakemake.cli import parse_config
@@ -51,7 +52,7 @@ state = State(plan)
 if workflow.is_main_process and not {"--unlock", "--lint"} & set(sys.argv):
     state.check(dry=bool({"-n", "--dry-run", "--dryrun"} & set(sys.argv)))
 # Snakemake's own triggers are off (profiles/default): they know only what Snakemake itself made.
-again = state.again(workflow)
+again = partial(state.again, workflow)
 
 # The patterns of all files.
 files = Layout(Path(plan.results, "{scale}"))
@@ -65,9 +66,7 @@ wildcard_constraints:
 
 include: "rules/data.smk"
 include: "rules/train.smk"
-include: "rules/latents.smk"
-include: "rules/heads.smk"
-include: "rules/records.smk"
+include: "rules/runs.smk"
 include: "rules/papers.smk"
 include: "rules/report.smk"
 

@@ -153,9 +153,8 @@ class Executor(shared_gpu.Executor):
                     job.attempt = job.restart_times + 1 if again else job.attempt
             if not any(end for _, end in ends.values()):
                 logs = ", ".join(map(str, ends))
-                self.logger.error(
-                    f"recaps: {title(job)}: ended without a message; it may have been killed (log: {logs})"
-                )
+                cause = f"ended without a message; it may have been killed (log: {logs})"
+                self.logger.error(f"recaps: {title(job)}: {cause}")
         super().report_job_error(job_info, msg=msg, **more)
 
     def _is_done(self, job: Any) -> bool:

@@ -32,7 +32,7 @@ IMPORTS = (
     "recaps.report.collect",
     "recaps.report.draw",
     "recaps.training.run",
-    "recaps.plan.compiler",
+    "numba.core.registry",
     "recaps.plan.job",
     "sklearn.linear_model",
     "snakemake.iocontainers",
@@ -91,9 +91,8 @@ def _start(imports: Sequence[str]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, __file__, str(theirs.fileno()), *imports]
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={**os.environ, **ONE_THREAD}
-        )
+        environment = {**os.environ, **ONE_THREAD}
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment)
     return ours
 
 
@@ -101,6 +100,10 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
     """Fork once for each request, until the other end is closed."""
     for name in imports:
         importlib.import_module(name)
+    if numba := sys.modules.get("numba.core.registry"):
+        # Its compiler else takes half a second to prepare when a process first calls a kernel.
+        numba.cpu_target.typing_context.refresh()
+        numba.cpu_target.target_context.refresh()
     # The garbage collector of a job then leaves these objects alone, and their memory stays shared.
     gc.freeze()
     # Ctrl-C reaches the jobs, which answer it.

@@ -23,7 +23,7 @@ import torch
 from recaps import provenance
 from recaps.arrays import Arrays
 from recaps.command import at_least_one, command
-from recaps.config.load import load
+from recaps.config.load import Project, load
 from recaps.config.reading import read_yaml
 from recaps.config.training import Training
 from recaps.config.variant import Variant
@@ -117,6 +117,11 @@ def time_step(
     )
 
 
+def variants_of(project: Project) -> dict[str, Variant]:
+    """Return all variants of the papers by `paper/name`."""
+    return {f"{name}/{key}": each for name, paper in project.papers.items() for key, each in paper.variants.items()}
+
+
 def untrained(variant: Variant, training: Training, device: torch.device) -> Model:
     """Return a variant's model, configured for training."""
     torch.manual_seed(0)
@@ -180,25 +185,17 @@ HEAD = (
 @command
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.bench", description=__doc__)
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
-    )
-    parser.add_argument("--scale", default="paper", help="the scale of the models (default: paper)")
-    parser.add_argument("--papers", nargs="+", help="the papers of the models (default: those of config.yaml)")
-    parser.add_argument("--only", nargs="+", help="the variants to time (default: all)")
-    parser.add_argument("--device", default="auto", choices=devices.NAMES, help="the device (default: auto)")
-    parser.add_argument(
-        "--precisions",
-        nargs="+",
-        default=["auto"],
-        choices=["auto", "bf16", "float32"],
-        help="time steps in each of these (default: auto)",
-    )
-    parser.add_argument("--steps", type=at_least_one, default=5, help="timed steps per model (default: 5)")
-    parser.add_argument("--plain", type=int, default=2, metavar="N", help="timed steps in plain PyTorch (default: 2)")
-    parser.add_argument(
-        "--save", nargs="?", type=Path, const=FILE, metavar="FILE", help=f"keep the times (default: in {FILE})"
-    )
+    add, precisions = parser.add_argument, ["auto", "bf16", "float32"]
+    add("--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)")
+    add("--scale", default="paper", help="the scale of the models (default: paper)")
+    add("--papers", nargs="+", help="the papers of the models (default: those of config.yaml)")
+    add("--only", nargs="+", help="the variants to time (default: all)")
+    add("--device", default="auto", choices=devices.NAMES, help="the device (default: auto)")
+    more = "time steps in each of these (default: auto)"
+    add("--precisions", nargs="+", default=["auto"], choices=precisions, help=more)
+    add("--steps", type=at_least_one, default=5, help="timed steps per model (default: 5)")
+    add("--plain", type=int, default=2, metavar="N", help="timed steps in plain PyTorch (default: 2)")
+    add("--save", nargs="?", type=Path, const=FILE, metavar="FILE", help=f"keep the times (default: in {FILE})")
     _bench(parser.parse_args(arguments))
     return 0
 
@@ -207,10 +204,11 @@ def _bench(options: argparse.Namespace) -> None:
     # The images are random, so no data set is needed.
     values = dict(read_yaml(options.config / "config.yaml")) | {"scale": options.scale, "datasets": {}, "without": []}
     project = load(values | ({"papers": options.papers} if options.papers else {}), options.config)
-    variants = {f"{p}/{name}": v for p, paper in project.papers.items() for name, v in paper.variants.items()}
+    variants = variants_of(project)
+    known = [name.split("/")[1] for name in variants]
     for wanted in options.only or []:
-        if wanted not in {name.split("/")[1] for name in variants}:
-            raise UserError(f"--only: no variant '{wanted}'{nearest(wanted, (n.split('/')[1] for n in variants))}")
+        if wanted not in known:
+            raise UserError(f"--only: no variant '{wanted}'{nearest(wanted, known)}")
     device = machine.describe(devices.choose(options.device))
     print(f"PyTorch {torch.__version__} on {device}, models of scale {options.scale}")
     print("relative: seconds per image, relative to the paper's first model on the same data")

@@ -39,7 +39,7 @@ from recaps.training.interruption import StopRequests
 #: Paper, variant and seed.
 Run = tuple[str, str, int]
 #: Device and seconds of the trainings of finished runs that are not here, by the run's folder below that of the scale.
-Elsewhere = Mapping[str, Mapping[str, Any]]
+Elsewhere = dict[str, Mapping[str, Any]]
 
 #: What comes back: at most eight files of 16 MiB, one of which has the digests of the others.
 PIECE, PIECES, DIGESTS = 2**24, 7, "SHA256SUMS"
@@ -99,7 +99,7 @@ def _tell(text: str) -> int:
     return 0
 
 
-def finished_elsewhere(plan: Plan) -> dict[str, Mapping[str, Any]]:
+def finished_elsewhere(plan: Plan) -> Elsewhere:
     """Return the finished runs of the published record, and of the list that came with the tree."""
     shipped, published = Path(provenance.SHIPPED), Path(plan.results, "published", plan.scale)
     found = dict(io.read_json(shipped)["finished"].get(plan.scale, {})) if shipped.is_file() else {}
@@ -132,7 +132,7 @@ def wanted(plan: Plan, runs: Sequence[Run]) -> list[Run]:
 
 
 def _needed(plan: Plan, runs: Iterable[Run]) -> list[Job]:
-    return jobs.needed(plan.jobs, [file for run in runs for each in plan.of_run(*run).values() for file in each])
+    return jobs.needed(plan.jobs, [file for run in runs for file in plan.files_of(*run)])
 
 
 def _run(job: Job) -> Run:
@@ -198,7 +198,7 @@ def tasks_of(plan: Plan, runs: Sequence[Run], seconds: Mapping[Run, float]) -> l
         tasks.setdefault(log, Task([], log)).jobs.append(job)
     begun, others = [], []
     for task in tasks.values():
-        if all(map(os.path.exists, task.outputs)) and not any(map(state.reason, task.jobs)):
+        if all(job.is_made and not state.reason(job) for job in task.jobs):
             continue
         run = _run(task.jobs[0]) if task.trains else None
         if run and any(plan.files.checkpoints(*run).glob(f"*/{checkpoint.FILE}")):
@@ -212,19 +212,19 @@ def tasks_of(plan: Plan, runs: Sequence[Run], seconds: Mapping[Run, float]) -> l
 class Burst:
     """Processes that work on tasks until the time is up.
 
-    Args:
+    Attributes:
         waiting: the tasks, in the order in which to start them.
         most: trainings side by side. Other tasks have the cores that are left, at least one.
         end: when all must be over, in seconds of `time.monotonic`.
         grace: seconds before `end` at which trainings are stopped; other tasks are at a third of them.
         arguments: the command line, which the processes get, too.
+        ended: tasks that were stopped or have failed.
     """
 
     def __init__(self, waiting: list[Task], most: int, end: float, grace: float, arguments: Sequence[str]) -> None:
         self.waiting, self.most, self.end, self.grace, self.arguments = waiting, most, end, grace, arguments
         self.running: dict[Task, subprocess.Popen[bytes]] = {}
         self.ended: list[Task] = []
-        """Tasks that were stopped or have failed."""
 
     def go(self) -> None:
         """Work until all is done or the time is up. SIGTERM brings the end forward."""
@@ -421,9 +421,8 @@ def unpack(plan: Plan, packed: Path) -> str:
             archive.extractall(temporary, filter="data")
         for new in sorted(Path(temporary).glob("*/*/*/seed-*")):
             kind, *run = new.relative_to(temporary).parts
-            if folder.joinpath("runs", *run) not in done and _newest(new) > _newest(
-                there := folder.joinpath(kind, *run)
-            ):
+            there = folder.joinpath(kind, *run)
+            if folder.joinpath("runs", *run) not in done and _newest(new) > _newest(there):
                 shutil.rmtree(there, ignore_errors=True)
                 there.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(new, there)

@@ -80,28 +80,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m recaps", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     each = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for either in (each[name] for name in COMMANDS if name not in ("new", "compare")):
-        either.add_argument(
-            "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
-        )
-        either.add_argument(
-            "--configfile", type=Path, nargs="+", default=[], help="more settings, as for Snakemake, e.g. mine.yaml"
-        )
-        either.add_argument("--scale", help="replaces the scale of config.yaml")
-        either.add_argument("--papers", nargs="+", help="replaces the papers of config.yaml")
-        either.add_argument("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
-        either.add_argument("--without", nargs="*", help="leave these out, instead of those of config.yaml")
-        either.add_argument("--variants", nargs="+", help="only these, as `only` in config.yaml, e.g. sparse/supcaps")
+    for add in (each[name].add_argument for name in COMMANDS if name not in ("new", "compare")):
+        add("--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)")
+        add("--configfile", type=Path, nargs="+", default=[], help="more settings, as for Snakemake, e.g. mine.yaml")
+        add("--scale", help="replaces the scale of config.yaml")
+        add("--papers", nargs="+", help="replaces the papers of config.yaml")
+        add("--seeds", nargs="+", type=int, help="replaces the seeds of the scale")
+        add("--without", nargs="*", help="leave these out, instead of those of config.yaml")
+        add("--variants", nargs="+", help="only these, as `only` in config.yaml, e.g. sparse/supcaps")
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     burst.add_options(each["burst"])
     each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
     each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
     each["compare"].add_argument("folders", nargs=2, type=Path, metavar="FOLDER")
-    each["new"].add_argument("what", choices=new.WHAT)
-    each["new"].add_argument("name", help="lower-case letters and digits")
-    each["new"].add_argument(
-        "--kind", choices=new.KINDS, default="votes", help="the input of a routing (default: votes)"
-    )
+    add = each["new"].add_argument
+    add("what", choices=("paper", "routing"))
+    add("name", help="lower-case letters and digits")
+    add("--kind", choices=new.KINDS, default="votes", help="the input of a routing (default: votes)")
     return parser
 
 
@@ -125,9 +120,8 @@ def _listing(project: Project) -> str:
 
 def _run(plan: Plan, options: argparse.Namespace) -> int:
     for run in plan.runs(plan.project.reported):
-        files = [file for each in plan.of_run(*run).values() for file in each]
         try:
-            _make(plan, files, options.threads)
+            _make(plan, plan.files_of(*run), options.threads)
         except TryAgain as error:
             paper, variant, seed = run
             raise TryAgain(f"{paper}/{variant}, seed {seed}: {error}") from error
@@ -142,9 +136,8 @@ def _make(plan: Plan, files: list[str], threads: int | None) -> int:
 
 def _complete(plan: Plan, job: Job, threads: int | None) -> None:
     """Make the outputs of a job unless they are there and match the plan."""
-    there = all(Path(file).exists() for file in job.outputs)
-    reason = State(plan).reason(job) if there else ""
-    if there and not reason:
+    reason = State(plan).reason(job)
+    if job.is_made and not reason:
         return
     print(f"recaps: making {job}{f' again: {reason}' if reason else ''}", file=sys.stderr, flush=True)
     for raw in map(Path, plan.raw_files(job.names) if job.stage == "prepare_dataset" else ()):

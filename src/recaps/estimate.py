@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recaps import bench, step_times
+from recaps.bench import variants_of
 from recaps.command import command
 from recaps.config.base import snapshot_of
 from recaps.config.load import Project, load
@@ -44,9 +45,8 @@ def jobs(plan: Plan) -> dict[str, int]:
     made = plan_jobs.needed(plan.jobs, plan.everything())
     fetched = {file for job in made if job.stage == "prepare_dataset" for file in plan.raw_files(job.names)}
     counts = Counter(job.stage for job in made)
-    return ({"fetch_file": len(fetched)} if fetched else {}) | {
-        stage: counts[stage] for stage in TITLES if counts[stage]
-    }
+    counts["fetch_file"] = len(fetched)
+    return {stage: counts[stage] for stage in ("fetch_file", *TITLES) if counts[stage]}
 
 
 def untrained(variant: Variant) -> Model:
@@ -69,16 +69,9 @@ def sizes(variant: Variant, model: Model) -> dict[str, int]:
     images = images_of(bench.random_split(variant.data.split("/")[0], 2), CPU)
     with kernels.off():
         latents = latents_of(model.eval(), images, range(1), variant.training, CPU)
-    weights = _bytes(model.state_dict())
+    weights = sum(each.nbytes for each in model.state_dict().values())
     per_image = sum(each.nbytes for each in latents.values()) + 8  # and the index of the original
     return {"models": weights, "checkpoints": weights, "latents": per_image}
-
-
-def _bytes(state: Any) -> int:
-    """Return the bytes of all tensors in nested mappings."""
-    if isinstance(state, Mapping):
-        return sum(map(_bytes, state.values()))
-    return state.nbytes if isinstance(state, torch.Tensor) else 0
 
 
 def images(set_name: str, scale: Scale, pairs: bool = False) -> int:
@@ -102,7 +95,7 @@ def images(set_name: str, scale: Scale, pairs: bool = False) -> int:
 def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     """Return the gigabytes of a project by kind. `known` has the `sizes` of each work."""
     total: Counter[str] = Counter()
-    for variant in variants(project).values():
+    for variant in variants_of(project).values():
         limits = {project.resolve(name): limit or sys.maxsize for name, limit in variant.latents.items()}
         read = sum(
             min(images(snapshot_of(name)[0], project.scale, pairs=True), limit) for name, limit in limits.items()
@@ -118,21 +111,15 @@ def storage(project: Project, known: Mapping[str, Mapping[str, int]]) -> dict[st
     return {kind: size / 1e9 for kind, size in total.items()}
 
 
-def variants(project: Project) -> dict[str, Variant]:
-    """Return all variants by `paper/name`."""
-    return {f"{name}/{key}": each for name, paper in project.papers.items() for key, each in paper.variants.items()}
-
-
 @command
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m recaps.estimate", description=__doc__.split("\n")[0])
-    parser.add_argument("--scale", default="paper", help="the scale (default: paper)")
-    parser.add_argument("--device", help="a device that was measured (default: all)")
-    parser.add_argument("--papers", nargs="+", help="the papers (default: those of config.yaml)")
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)"
-    )
-    parser.add_argument("--times", type=Path, default=step_times.FILE, help="the file that `recaps.bench --save` wrote")
+    add = parser.add_argument
+    add("--scale", default="paper", help="the scale (default: paper)")
+    add("--device", help="a device that was measured (default: all)")
+    add("--papers", nargs="+", help="the papers (default: those of config.yaml)")
+    add("--config", type=Path, default=Path("config"), help="the folder of the configuration (default: config)")
+    add("--times", type=Path, default=step_times.FILE, help="the file that `recaps.bench --save` wrote")
     print("\n".join(_estimate(parser.parse_args(arguments))))
     return 0
 
@@ -148,10 +135,8 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     own = step_times.measured(options.times)
     times = step_times.merged(step_times.published(), own)
     if options.device and options.device not in times:
-        raise UserError(
-            f"--device: no times of '{options.device}', neither in {options.times} nor published"
-            f"{nearest(options.device, times)}"
-        )
+        close = nearest(options.device, times)
+        raise UserError(f"--device: no times of '{options.device}', neither in {options.times} nor published{close}")
     chosen = {options.device: times[options.device]} if options.device else times
     devices.choose("cpu", threads=1)  # the work is too small for more
     known, runs = _models(project, chosen)
@@ -170,7 +155,7 @@ def _estimate(options: argparse.Namespace) -> list[str]:
     rows = [[row, *(each.get(row, "0") for each in columns.values())] for row in columns["all"]]
     width = max(len(row[0]) for row in rows)
     lines = [f"{row[0]:<{width}}" + "".join(f"{cell:>15}" for cell in row[1:]) for row in (["", *columns], *rows)]
-    n = len(variants(project))
+    n = len(variants_of(project))
     notes = [
         f"{_label(device, own)}: {n - len(runs[device])} of {n} variants were not measured; `make bench` there does so."
         for device in chosen
@@ -185,7 +170,7 @@ def _models(project: Project, times: Times) -> tuple[dict[str, dict[str, int]], 
     known: dict[str, dict[str, int]] = {}
     runs: dict[str, dict[str, float]] = {device: {} for device in times}
     works: dict[str, dict[str, Variant]] = {}
-    for key, variant in variants(project).items():
+    for key, variant in variants_of(project).items():
         works.setdefault(work_of(variant), {})[key] = variant
     for work, alike in works.items():
         model = untrained(next(iter(alike.values())))
@@ -193,16 +178,15 @@ def _models(project: Project, times: Times) -> tuple[dict[str, dict[str, int]], 
             known[work] = sizes(next(iter(alike.values())), model)
         for key, variant in alike.items():
             model.configure(variant.training)
-            found = {device: hours(variant, model.phases(), steps) for device, steps in times.items()}
-            for device, each in found.items():
-                if each is not None:
-                    runs[device][key] = each
+            for device, steps in times.items():
+                if (found := hours(variant, model.phases(), steps)) is not None:
+                    runs[device][key] = found
     return known, runs
 
 
 def _hours(project: Project, runs: Mapping[str, float]) -> str:
     """Return the hours of training all runs of a project, as far as they are known."""
-    every = variants(project)
+    every = variants_of(project)
     known = [runs[key] * len(project.seeds_of(variant)) for key, variant in every.items() if key in runs]
     return "not measured" if not known else f"{'' if len(known) == len(every) else '≥ '}{sum(known):.1f}"
 

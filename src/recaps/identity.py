@@ -39,11 +39,8 @@ def differences(was: Identity, now: Identity) -> list[str]:
     An option that `was` lacks, because it is newer, has its default there. A part that one of the two lacks is not
     compared, nor are data with the digest None: a plan knows no digests of data that are not there.
     """
-    found: list[str] = []
-    for part, compared in _PARTS.items():
-        if part in was and part in now:
-            found += compared(was[part], now[part])
-    return found
+    parts = {part: compared for part, compared in _PARTS.items() if part in was and part in now}
+    return [text for part, compared in parts.items() for text in compared(was[part], now[part])]
 
 
 def of_split(record: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ without arguments, `Layout.run` returns the pattern `results/{scale}/runs/{paper
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ DATASET_FILES = ("images.npy", "labels.npy", "factors.npz", "record.json")
 RUN_FILES = ("model.safetensors", "config.json", "history.csv", "record.json")
 #: What is read from a trained model: latents, probes, and the accuracies of its own class scores.
 READ_FILES = ("latents.npz", "probes.npz", "scores.json")
-TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "png", "csv")
 #: The numbers that were measured on a run, and the arrays that pictures of it need.
 MEASURED_FILES = ("numbers.csv", "arrays.npz")
@@ -25,7 +24,6 @@ HEADS = "heads"
 RECORD_FILES = ("config.json", "history.csv", "record.json", *MEASURED_FILES)
 #: What is published of a run, as far as it has them.
 PUBLISHED_FILES = (*RECORD_FILES, "scores.json", "heads.json")
-SCORECARD_FORMATS = ("csv", "md", "json", "png")
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Layout:
         return self.paper(paper) / "timings" / f"{name}.json"
 
     def table(self, paper: str = "{paper}", name: str = "{table}") -> list[Path]:
-        return [self.paper(paper) / f"{name}.{ending}" for ending in TABLE_FORMATS]
+        return [self.paper(paper) / f"{name}.{ending}" for ending in ("csv", "md", "tex")]
 
     def figure(self, paper: str = "{paper}", name: str = "{figure}") -> list[Path]:
         return [self.paper(paper) / f"{name}.{ending}" for ending in FIGURE_FORMATS]
@@ -72,7 +70,7 @@ class Layout:
         return self.paper(paper) / "shown.json"
 
     def scorecard(self) -> list[Path]:
-        return [self.folder / f"scorecard.{ending}" for ending in SCORECARD_FORMATS]
+        return [self.folder / f"scorecard.{ending}" for ending in ("csv", "md", "json", "png")]
 
     def verdicts(self, paper: str) -> Path:
         return self.folder / "verdicts" / f"{paper}.json"
@@ -85,34 +83,23 @@ class Layout:
         return self.folder / "logs" / f"{job}.log"
 
 
-def latents(run: Path) -> Path:
-    """Return the latents of a run: the arrays of each set, `name/split/array`."""
-    return run / "latents.npz"
+def _of_run(file: str) -> Callable[[Path], Path]:
+    """Return a function from the folder of a run to one of its files."""
+    return lambda run: run / file
 
 
-def probes(run: Path) -> Path:
-    """Return the probes of a run: the arrays of each probe, `probe/array`."""
-    return run / "probes.npz"
-
-
-def scores(run: Path) -> Path:
-    """Return the accuracies of the model's own class scores, by head and protocol."""
-    return run / "scores.json"
-
-
-def heads(run: Path) -> Path:
-    """Return the results of the classifiers fitted on a run's latents, by head and protocol."""
-    return run / "heads.json"
-
-
-def numbers(run: Path) -> Path:
-    """Return the numbers that were measured on a run, a row each."""
-    return run / MEASURED_FILES[0]
-
-
-def arrays(run: Path) -> Path:
-    """Return the arrays that pictures of a run need, `part/array`."""
-    return run / MEASURED_FILES[1]
+#: The latents of a run: the arrays of each set, `name/split/array`.
+latents = _of_run("latents.npz")
+#: The probes of a run: the arrays of each probe, `probe/array`.
+probes = _of_run("probes.npz")
+#: The accuracies of the model's own class scores, by head and protocol.
+scores = _of_run("scores.json")
+#: The results of the classifiers fitted on a run's latents, by head and protocol.
+heads = _of_run("heads.json")
+#: The numbers that were measured on a run, a row each.
+numbers = _of_run(MEASURED_FILES[0])
+#: The arrays that pictures of a run need, `part/array`.
+arrays = _of_run(MEASURED_FILES[1])
 
 
 def named(folder: Path, files: Iterable[str]) -> dict[str, Path]:

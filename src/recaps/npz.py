@@ -42,8 +42,7 @@ def read(file: Path, names: tuple[str, ...] | None = None, *, part: str = "") ->
             if not known and part:
                 there = sorted({name.rpartition("/")[0] for name in archive.files})
                 raise Missing(f"{file}: has no '{part}' (has: {', '.join(there)})")
-            missing = set(names or ()) - set(known)
-            if missing:
+            if missing := set(names or ()) - set(known):
                 raise Missing(f"{file}: has no array '{start}{missing.pop()}' (has: {', '.join(known)})")
             return {name: archive[start + name] for name in names or known}
     except UserError:

@@ -40,11 +40,9 @@ def git(project: Path | None) -> dict[str, Any]:
         shipped = project / SHIPPED if project else None
         return io.read_json(shipped)["git"] if shipped and shipped.is_file() else {"commit": None, "dirty": None}
     commit = _git(project, "rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "dirty": None}
     changed = _git(project, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results/published")
     added = _git(project, "ls-files", "--others", "--exclude-standard", "--", "src", "config", "rules", "workflow")
-    unknown = changed is None or added is None
+    unknown = None in (commit, changed, added)
     return {"commit": commit, "dirty": None if unknown else bool(changed or added)}
 
 
@@ -55,9 +53,8 @@ def now() -> str:
 
 def _git(project: Path, *arguments: str) -> str | None:
     # In a hook, for example, variables such as GIT_DIR name another repository or another index.
-    environment = {
-        name: value for name, value in os.environ.items() if name.startswith("GIT_CONFIG") or name[:4] != "GIT_"
-    }
+    kept = (name for name in os.environ if name.startswith("GIT_CONFIG") or not name.startswith("GIT_"))
+    environment = {name: os.environ[name] for name in kept}
     command = ["git", "-C", str(project), *arguments]
     try:
         result = subprocess.run(

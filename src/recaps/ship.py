@@ -45,7 +45,7 @@ AT_A_TIME = 250
 CARD = """\
 # {title}
 
-`{name}`, from *{paper}* ({reference}).
+`{name}`, from *{paper[title]}* ({paper[reference]}).
 
 ```python
 import recaps
@@ -56,16 +56,17 @@ images, labels = recaps.examples("{name}")  # eight test images
 
 | | |
 | --- | --- |
-| data | {data} |
-| training | {steps} steps of {batch} images, seed {seed}, scale `{scale}`, {minutes:.0f} minutes on {device} |
-| parameters | {parameters:,} |
-| accuracy | {accuracy:.2f} % of {tested:,} test images ({by}) |
-| stored in | {precision}; before, the accuracy was {before:.2f} % |
-| code | commit {commit} |
-| licence | MIT, like the package; the example images are those of {dataset}, under its own terms |
+| data | {data[title]}, {data[n]:,} training images ({kind}) |
+| training | {steps} steps of {config[training][batch_size]} images, seed {config[seed]}, scale `{config[scale]}`, \
+{minutes:.0f} minutes on {record[device]} |
+| parameters | {record[parameters]:,} |
+| accuracy | {shipped[accuracy]:.2f} % of {shipped[test][n]:,} test images ({shipped[by]}) |
+| stored in | {shipped[precision]}; before, the accuracy was {shipped[accuracy_before]:.2f} % |
+| code | commit {record[git][commit]} |
+| licence | MIT, like the package; the example images are those of {data[title]}, under its own terms |
 
 [docs/library.md](../../../../../docs/library.md#trained-models) says what `model` takes and returns. The model is for
-research and teaching. It saw no images other than those of {dataset}.
+research and teaching. It saw no images other than those of {data[title]}.
 """
 
 
@@ -99,23 +100,18 @@ def ship(run: Path, into: Path = WEIGHTS) -> Path:
 
     content = safetensors.torch.save({key: value.contiguous() for key, value in stored.items()})
     others = sum(f.stat().st_size for f in into.glob("*/*/model.safetensors") if f.parent != into / name)
-    for most, size, what in (
-        (MOST_BYTES, len(content), "the weights"),
-        (MOST_BYTES_OF_ALL, others + len(content), "all weights"),
-    ):
+    sizes = {"the weights": (len(content), MOST_BYTES), "all weights": (others + len(content), MOST_BYTES_OF_ALL)}
+    for what, (size, most) in sizes.items():
         if size > most:
-            raise UserError(
-                f"{name}: {what} have {size / 1e6:.1f} MB, but at most {most / 1e6:.0f} MB may; leave it out"
-            )
+            told = f"{size / 1e6:.1f} MB, but at most {most / 1e6:.0f} MB may"
+            raise UserError(f"{name}: {what} have {told}; leave it out")
     folder = into / name
     write_bytes(folder / "model.safetensors", content)
     write_json(folder / "config.json", read_json(run / "config.json"))
     chosen = _examples(test.labels)
     images = test.images[chosen]
-    stored_outputs = outputs(model, config, images)
-    npz.save(
-        folder / "examples.npz", {"images": images, "labels": test.labels[chosen], **stored_outputs}, compressed=True
-    )
+    examples: dict[str, Array] = {"images": images, "labels": test.labels[chosen], **outputs(model, config, images)}
+    npz.save(folder / "examples.npz", examples, compressed=True)
     digests = {each: digest_of(folder / each) for each in ("model.safetensors", "config.json", "examples.npz")}
     measured = {
         "accuracy": round(after, 2),
@@ -125,39 +121,27 @@ def ship(run: Path, into: Path = WEIGHTS) -> Path:
         "test": {"set": test.record["title"], "n": len(test), "digest": test.record["digest"]},
         "sha256": digests,
     }
-    record = record | {"shipped": measured}
-    write_json(folder / "record.json", record)
-    write_text(folder / "README.md", card(record))
+    write_json(folder / "record.json", record | {"shipped": measured})
+    write_text(folder / "README.md", card(record | {"shipped": measured}))
     return folder
 
 
 def card(record: Mapping[str, Any]) -> str:
     """Return the model card, from the record of a model of the package."""
-    config, data, shipped = record["config"], record["dataset"], record["shipped"]
-    about = read_yaml(FOLDER / config["paper"] / "paper.yaml")
-    kind = "stand-in data, so the numbers mean nothing" if data["stand_in"] else "official files"
+    config, data = record["config"], record["dataset"]
+    paper = read_yaml(FOLDER / config["paper"] / "paper.yaml")
     steps, planned = record["steps"], config["training"]["steps"]
-    variant = about["variants"].get(config["variant"], {})
     return CARD.format(
-        title=variant.get("title", config["variant"]),
+        title=paper["variants"].get(config["variant"], {}).get("title", config["variant"]),
         name=f"{config['paper']}/{config['variant']}",
-        paper=about["title"],
-        reference=about["reference"],
-        data=f"{data['title']}, {data['n']:,} training images ({kind})",
-        dataset=data["title"],
+        paper=paper,
+        config=config,
+        data=data,
+        kind="stand-in data, so the numbers mean nothing" if data["stand_in"] else "official files",
         steps=f"{steps:,}" if steps == planned else f"{steps:,} of {planned:,}",
-        batch=config["training"]["batch_size"],
-        seed=config["seed"],
-        scale=config["scale"],
         minutes=record["wall_seconds"] / 60,
-        device=record["device"],
-        parameters=record["parameters"],
-        accuracy=shipped["accuracy"],
-        tested=shipped["test"]["n"],
-        by=shipped["by"],
-        precision=shipped["precision"],
-        before=shipped["accuracy_before"],
-        commit=record["git"]["commit"],
+        record=record,
+        shipped=record["shipped"],
     )
 
 

@@ -109,10 +109,7 @@ def _means(records: Iterable[Mapping[str, Any]]) -> Times:
 
 
 def _variant(record: Mapping[str, Any]) -> Variant | None:
-    """Return the variant of a published run without the options that no longer exist.
-
-    None if its settings are no longer valid otherwise.
-    """
+    """Return a published run's variant without options that no longer exist; None if it is not valid otherwise."""
     config, family = record["config"], families().get(record["config"]["model"]["family"])
     known = {"model": family.model_fields if family else {}, "training": Training.model_fields}
     settings = {part: {key: config[part][key] for key in names if key in config[part]} for part, names in known.items()}

@@ -74,7 +74,7 @@ def test_sizes_are_those_of_trained_models() -> None:
 def test_storage_of_a_paper_by_hand() -> None:
     """Two seeds of eight variants on MNIST and Fashion-MNIST; the judges have latents of one split."""
     paper = project(seeds=[0, 1], scale="paper")
-    variants = estimate.variants(paper)
+    variants = bench.variants_of(paper)
     known = {work_of(each): {"models": 100, "checkpoints": 300, "latents": 10} for each in variants.values()}
     read = sum(limit or {"train": 60_000, "test": 10_000}[name.split("/")[1]]
                for each in variants.values() for name, limit in each.latents.items())  # fmt: skip

@@ -181,7 +181,7 @@ def test_replaced_sets_keep_their_own_names_on_disk(plan: Any) -> None:
     assert not [file for file in desk.prepared() if "/affnist/" in file]
     protocol = desk.fitted_heads(wildcards())["svm"]["affnist-b"]["protocol"]
     assert (protocol["fit"]["set"], protocol["test"]["set"]) == ("mnist-40/train", "affnist-generated/test")
-    wanted = desk.latents_of(wildcards())
+    wanted = desk.reading(wildcards())["latents"]
     assert (wanted["affnist-generated/test"], wanted["mnist-40/test"]) == (70000, None)
     assert "results/desk/datasets/affnist-generated/test/images.npy" in desk.read_sets(wildcards())
 
@@ -204,9 +204,9 @@ def test_what_is_derived_from_smallnorb_follows_its_copy(plan: Any, copy: str) -
 def test_the_largest_number_of_images_counts_where_two_sets_have_the_same_replacement(plan: Any) -> None:
     sets = {"mnist-40/test": 50, "affnist/test": 70, "mnist-40/train": None}
     same = {"affnist": "mnist-40"}
-    assert plan(**dense(latents=sets, heads={}), datasets=same).latents_of(wildcards())["mnist-40/test"] == 70
+    assert plan(**dense(latents=sets, heads={}), datasets=same).reading(wildcards())["latents"]["mnist-40/test"] == 70
     sets["mnist-40/test"] = None
-    assert plan(**dense(latents=sets, heads={}), datasets=same).latents_of(wildcards())["mnist-40/test"] is None
+    assert plan(**dense(latents=sets, heads={}), datasets=same).reading(wildcards())["latents"]["mnist-40/test"] is None
 
 
 def test_heads_that_are_not_fitted_are_evaluated_when_the_model_is_read(plan: Any) -> None:

@@ -61,18 +61,17 @@ class LogHandler(LogHandlerBase):
         except Exception:
             self.handleError(record)
 
-    def _show(self, record: logging.LogRecord) -> None:
+    def _show(self, record: Any) -> None:
         event = getattr(record, "event", None)
         if self.common_settings.dryrun:
             self._print(self.format(record))
         elif event == LogEvent.RUN_INFO:
-            stats: dict[str, int] = record.stats  # type: ignore[attr-defined]
-            self._progress = Progress(stats["total"], time.monotonic())
+            self._progress = Progress(record.stats["total"], time.monotonic())
         elif event in COUNTED:
             self._count(record, event)
         else:
             if event == LogEvent.JOB_ERROR and self._progress:
-                self._progress.running.pop(record.jobid, None)  # type: ignore[attr-defined]
+                self._progress.running.pop(record.jobid, None)
             text = self.format(record)
             if record.levelno > logging.INFO or self._progress is None or text.startswith(LAST):
                 self._print(text)

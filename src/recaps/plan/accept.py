@@ -28,7 +28,7 @@ from recaps.plan.identities import probes_of
 from recaps.plan.jobs import Job
 from recaps.plan.modules import modules
 from recaps.plan.plan import Plan
-from recaps.plan.receipts import file_of, rewrite
+from recaps.plan.receipts import Receipt, file_of, rewrite
 from recaps.plan.state import State
 from recaps.training import checkpoint
 
@@ -47,6 +47,8 @@ json.dump(importlib.import_module(there).modules(json.load(sys.stdin)), sys.stdo
 """,
 )
 
+Record = Mapping[str, Any]
+
 
 def accept(plan: Plan, root: Path) -> Iterator[str]:
     """Prove and accept what differs in modules alone; yield a line for each variant, and for what proves nothing.
@@ -56,103 +58,88 @@ def accept(plan: Plan, root: Path) -> Iterator[str]:
         root: the git checkout, for the code of earlier commits.
     """
     state = State(plan)
-    waiting: dict[tuple[str, ...], list[Job]] = {}
+    waiting: dict[tuple[str, ...], tuple[Record, dict[Job, Receipt]]] = {}
     for job in plan.jobs:
-        if job.stage in STAGES and _differs_in_modules(state, job):
-            record = _record(plan, job)
+        receipt = state.receipts.of(job.outputs) if job.stage in STAGES else None
+        if receipt is None or not state.reason(job):
+            continue
+        planned = state.planned(job)
+        if not differences(receipt["identity"] | {"modules": planned["modules"]}, planned):
+            names = job.names
+            record = read_json(plan.files.run(names.paper, names.variant, names.seed) / "record.json")
             made = json.dumps([record.get("git"), record["device"]])
-            waiting.setdefault((job.names.paper, job.names.variant, made), []).append(job)
+            _, receipts = waiting.setdefault((names.paper, names.variant, made), (record, {}))
+            receipts[job] = receipt
     if not waiting:
         yield "nothing to accept: no result differs from the plan in its modules alone"
     today = provenance.git(root)
     now = today["commit"] if today["commit"] and not today["dirty"] else "unknown"
     with tempfile.TemporaryDirectory() as folder:
-        for (paper, variant, _), jobs in waiting.items():
-            for line in _accepted(state, jobs, root, Path(folder), now):
+        for (paper, variant, _), (record, receipts) in waiting.items():
+            for line in _accepted(plan, record, receipts, root, Path(folder), now):
                 yield f"{paper}/{variant}: {line}"
 
 
-def _record(plan: Plan, job: Job) -> Mapping[str, Any]:
-    """Return the record of the training that a job belongs to."""
-    names = job.names
-    return dict(read_json(plan.files.run(names.paper, names.variant, names.seed) / "record.json"))
-
-
-def _differs_in_modules(state: State, job: Job) -> bool:
-    receipt = state.receipts.of(job.outputs)
-    if receipt is None or not state.reason(job):
-        return False
-    planned = state.planned(job)
-    return not differences(receipt["identity"] | {"modules": planned["modules"]}, planned)
-
-
-def _accepted(state: State, every: list[Job], root: Path, folder: Path, now: str) -> Iterator[str]:
-    """Yield what became of the results of a variant that one commit made on one device."""
-    record, made = _record(state.plan, every[0]), _record(state.plan, every[0]).get("git", {})
+def _accepted(
+    plan: Plan, record: Record, receipts: Mapping[Job, Receipt], root: Path, folder: Path, now: str
+) -> Iterator[str]:
+    """Yield what became of the results of a variant that one commit made on one device, as a training's record says."""
+    made = record.get("git", {})
     if made.get("dirty") or not made.get("commit"):
         yield "cannot be proved, as its code was not committed; train again"
         return
     try:
         source = _code(root, made["commit"], folder)
-        doubts = {job: _doubt(state, job, source) for job in every}
+        doubts = {job: _doubt(plan, job, receipt, source) for job, receipt in receipts.items()}
     except UserError as error:
         yield f"cannot be proved: {error}"
         return
     yield from (f"{job}: {doubt}; it will be made again" for job, doubt in doubts.items() if doubt)
-    if jobs := [job for job in every if not doubts[job]]:
-        yield _proved(state, jobs, source, record, now)
+    if proved := {job: receipt for job, receipt in receipts.items() if not doubts[job]}:
+        yield _proved(plan, record, proved, source, now)
 
 
-def _doubt(state: State, job: Job, source: Path) -> str:
+def _doubt(plan: Plan, job: Job, receipt: Receipt, source: Path) -> str:
     """Return why first steps with the code in a folder prove nothing for a result; empty if they do."""
-    was = _made_with(state, job)
+    was = dict(receipt["identity"]["modules"])
+    for proof in reversed(receipt.get("proofs", ())):  # back to the modules that made it, before any was accepted
+        was |= proof["modules"]
+    was = {name: digest for name, digest in was.items() if digest}
     there = _run(DIGESTS, list(was), source)
     if differing := [name for name in was if there.get(name) != was[name]]:
         return f"made with another {', '.join(differing)} than that of the commit in its record"
-    variant = state.plan.variant(job.names)
+    variant = plan.variant(job.names)
     tested = ["recaps.training.testing"] if not variant.training.evaluate_every else []  # else it matters to no run
     run = modules(["recaps.training.step", *tested, *variant.model.modules, *probes_of(job.names.paper, variant)])
-    if others := [name for name in _changed(state, job) if name in job.identity()["modules"] and name not in run]:
+    now = job.identity()["modules"]
+    if others := [name for name in _changed(receipt, now) if name in now and name not in run]:
         return f"the first steps do not run {', '.join(others)}"
     return ""
 
 
-def _made_with(state: State, job: Job) -> dict[str, str]:
-    """Return the digests of the modules that made a result, before any was accepted."""
-    receipt = state.receipts.of(job.outputs)
-    assert receipt is not None
-    found = dict(receipt["identity"]["modules"])
-    for proof in reversed(receipt.get("proofs", ())):
-        found |= proof["modules"]
-    return {name: digest for name, digest in found.items() if digest}
-
-
-def _changed(state: State, job: Job) -> dict[str, str | None]:
+def _changed(receipt: Receipt, now: Mapping[str, str]) -> dict[str, str | None]:
     """Return the modules that differ from today's, with the digests in the receipt."""
-    receipt = state.receipts.of(job.outputs)
-    assert receipt is not None
-    old, new = receipt["identity"]["modules"], job.identity()["modules"]
-    return {name: old.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+    old = receipt["identity"]["modules"]
+    return {name: old.get(name) for name in sorted({*old, *now}) if old.get(name) != now.get(name)}
 
 
-def _proved(state: State, jobs: list[Job], source: Path, record: Mapping[str, Any], now: str) -> str:
+def _proved(plan: Plan, record: Record, receipts: Mapping[Job, Receipt], source: Path, now: str) -> str:
     """Return what became of results for which first steps are a proof."""
-    first = jobs[0].names
-    config = read_json(state.plan.files.run(first.paper, first.variant, first.seed) / "config.json")
-    device = "cpu" if "thread" in record["device"] else "cuda"
-    variant = state.plan.project.every[first.paper].variants[first.variant]
+    names = next(iter(receipts)).names
+    config = read_json(plan.files.run(names.paper, names.variant, names.seed) / "config.json")
+    variant = plan.variant(names)
     trial = {
         "settings": {name: config[name] for name in ("model", "training")},  # with the steps of `training.minutes`
-        "paper": first.paper,
-        "seed": first.seed,
-        "dataset": str(state.plan.files.dataset(state.plan.project.resolve(variant.data)).resolve()),
+        "paper": names.paper,
+        "seed": names.seed,
+        "dataset": str(plan.files.dataset(plan.project.resolve(variant.data)).resolve()),
         "probes": sorted(variant.probes),
-        "device": device,
+        "device": "cpu" if "thread" in record["device"] else "cuda",
         "threads": 1,
     }
     try:
         before = _run(TRIAL, trial, source)
-        today = {"model": variant.model.model_dump(mode="json"), "training": variant.training.model_dump(mode="json")}
+        today = plan.training(names)
         if variant.training.minutes:
             today["training"] = config["training"]
         after = _run(TRIAL, trial | {"settings": today}, Path(recaps.__file__).parents[1])
@@ -160,11 +147,14 @@ def _proved(state: State, jobs: list[Job], source: Path, record: Mapping[str, An
         return f"cannot be proved: {error}"
     if differing := [name for name in before if before[name] != after.get(name)]:
         return f"other numbers in {', '.join(differing)}; it will be made again"
-    accepted = set()
-    for job in jobs:
-        accepted |= _keep(state, job, record["git"]["commit"], now, ", ".join(before), record["device"])
-    seeds = len({job.names.seed for job in jobs})
-    return f"the same bits ({', '.join(before)}); {seeds} runs accepted with {', '.join(sorted(accepted))}"
+    what = ", ".join(before)
+    proof = {"from": record["git"]["commit"], "to": now, "what": what, "device": record["device"]}
+    proof["date"] = provenance.now()[:10]
+    accepted: dict[str, str | None] = {}
+    for job, receipt in receipts.items():
+        accepted |= _keep(plan, job, receipt, proof)
+    seeds = len({job.names.seed for job in receipts})
+    return f"the same bits ({what}); {seeds} runs accepted with {', '.join(sorted(accepted))}"
 
 
 def _code(root: Path, commit: str, folder: Path) -> Path:
@@ -193,36 +183,26 @@ def _run(program: Sequence[str], given: Any, source: Path) -> dict[str, str]:
         check=False,
     )
     lines = done.stdout.splitlines()
-    found = (
-        json.loads(lines[-1]) if done.returncode == 0 and lines else {"error": done.stderr.strip().rpartition("\n")[2]}
-    )
+    if done.returncode or not lines:
+        raise UserError(done.stderr.strip().rpartition("\n")[2])
+    found = dict(json.loads(lines[-1]))
     if "error" in found:
         raise UserError(found["error"])
-    return dict(found)
+    return found
 
 
-def _keep(state: State, job: Job, before: str, now: str, what: str, device: str) -> set[str]:
+def _keep(plan: Plan, job: Job, receipt: Receipt, proof: Mapping[str, Any]) -> dict[str, str | None]:
     """Write today's digests and the proof into the receipt of a job and the record of its run; return the modules."""
-    outputs = [Path(file) for file in job.outputs]
-    receipt = state.receipts.of(job.outputs)
-    assert receipt is not None
-    new, changed = job.identity()["modules"], _changed(state, job)
-    proof = {
-        "modules": changed,
-        "from": before,
-        "to": now,
-        "what": what,
-        "device": device,
-        "date": provenance.now()[:10],
-    }
+    outputs, now = [Path(file) for file in job.outputs], {"modules": job.identity()["modules"]}
+    changed = _changed(receipt, now["modules"])
+    proofs = [*receipt.get("proofs", ()), {"modules": changed, **proof}]
     if job.stage == "train_variant":
-        checkpoint.accept(Path(state.plan.checkpoints(job.names)), receipt["identity"], {"modules": new})
-    receipt["identity"] = receipt["identity"] | {"modules": new}
-    receipt["proofs"] = [*receipt.get("proofs", ()), proof]
+        checkpoint.accept(Path(plan.checkpoints(job.names)), receipt["identity"], now)
     written = [file for file in outputs if file.name == "record.json"]
     for file in written:
         record = read_json(file)
-        record["identity"] = record["identity"] | {"modules": new}
-        write_json(file, record | {"proofs": [*record.get("proofs", ()), proof]})
+        about = {"identity": record["identity"] | now, "proofs": [*record.get("proofs", ()), proofs[-1]]}
+        write_json(file, record | about)
+    receipt |= {"identity": receipt["identity"] | now, "proofs": proofs}
     rewrite(file_of(outputs), receipt, written)
-    return {*changed}
+    return changed

@@ -57,25 +57,24 @@ def _papers(project: Project) -> None:
     for name, paper in project.papers.items():
         if name in TARGETS:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
-        needed = {"claims.yaml": True, "README.md": True, "record.py": True}
-        needed |= {"tables.py": bool(paper.tables), "figures.py": bool(paper.figures)}
         studies = [study for key, study in project.studies.items() if of(key) == name]
         probes = {probe for each in (paper, *studies) for variant in each.variants.values() for probe in variant.probes}
-        needed["probes.py"] = bool(probes)
-        own = [("measure", study.study.measure) for study in studies if study.study.measure]
-        own += [("draw", study.study.drawn_by) for study in studies if study.study.drawn_by]
-        needed |= {f"{function.partition(':')[0]}.py": True for _, function in own}
-        for file, is_needed in needed.items():
-            if is_needed and not (FOLDER / name / file).is_file():
+        own = [("measure", study.study.measure) for study in studies]
+        own += [("draw", study.study.drawn_by) for study in studies]
+        called = [
+            ("tables", {*paper.tables}, "draw"),
+            ("figures", {*paper.figures}, "draw"),
+            ("probes", probes, "compute"),
+        ]
+        for what, place in own:
+            module, _, function = (place or "").partition(":")
+            called.append((module, {function} - {""}, what))
+        called = [(f"{module}.py", functions, what) for module, functions, what in called if functions]
+        for file in ("claims.yaml", "README.md", "record.py", *(file for file, _, _ in called)):
+            if not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
-        for file, outputs in (("tables.py", paper.tables), ("figures.py", paper.figures)):
-            if outputs:
-                _defined(paper_file(name, file), outputs, "draw")
-        if probes:
-            _defined(paper_file(name, "probes.py"), probes, "compute")
-        for what, function in own:
-            module, _, called = function.partition(":")
-            _defined(paper_file(name, f"{module}.py"), [called], what)
+        for file, functions, what in called:
+            _defined(paper_file(name, file), functions, what)
 
 
 def _defined(file: Path, names: Iterable[str], what: str) -> None:

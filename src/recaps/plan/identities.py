@@ -36,32 +36,13 @@ class Identities:
 
         The third part, `data`, is known when the inputs are there.
         """
-        settings, code = self._settings[stage], self._code[stage]
+        settings, code = self._stages[stage]
         return lambda wildcards: {"settings": settings(wildcards), "modules": code(wildcards)}
 
     @functools.cached_property
-    def _settings(self) -> dict[str, Callable[[Any], dict[str, Any]]]:
-        """The settings that the result of each stage depends on."""
-        return {
-            "prepare_dataset": lambda names: self.plan.preparation(names) | {"files": self._official(names)},
-            "train_variant": lambda names: self.plan.training(names) | {"seed": int(names.seed)},
-            "time_steps": self.plan.timing,
-            "read_model": self.plan.reading,
-            "evaluate_heads": self.plan.fitted_heads,
-            "record_run": self._measuring,
-            "collect_metrics": self.plan.measured,
-            "draw_tables": lambda names: self.plan.drawn(names.paper, "tables"),
-            "draw_figures": lambda names: self.plan.drawn(names.paper, "figures"),
-            "score_claims": self.plan.judging,
-            "build_report": lambda names: {
-                "project": self.plan.settings(),
-                "readings": {file: digest_of(Path(file)) for file in self.plan.written("README.md")},
-            },
-        }
-
-    @functools.cached_property
-    def _code(self) -> dict[str, Callable[[Any], dict[str, str]]]:
-        """The digests of the modules that compute the numbers of each stage."""
+    def _stages(self) -> dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any], dict[str, str]]]]:
+        """The settings that the result of each stage depends on, and the digests of the modules that compute it."""
+        plan = self.plan
 
         def drawing(stage: str, own: str = "") -> Callable[[Any], dict[str, str]]:
             """Stages that only collect and draw count with all their code, and with the paper's module `own`."""
@@ -69,27 +50,38 @@ class Identities:
             return lambda names: modules([root, *(self._own_module(names.paper, own) if own else ())])
 
         def reading(names: Any) -> dict[str, str]:
-            variant = self.plan.variant(names)
+            variant = plan.variant(names)
             return modules([*READING, *variant.model.modules, *probes_of(names.paper, variant)])
 
         def timing(names: Any) -> dict[str, str]:
-            timed = self.plan.project.timed(names.paper, names.timing).values()
-            return modules(
-                [*TRAINING, "recaps.training.timing", *(name for each in timed for name in each.model.modules)]
-            )
+            timed = plan.project.timed(names.paper, names.timing).values()
+            families = (module for each in timed for module in each.model.modules)
+            return modules([*TRAINING, "recaps.training.timing", *families])
 
         return {
-            "prepare_dataset": self._preparing,
-            "train_variant": lambda names: modules([*TRAINING, *self.plan.variant(names).model.modules]),
-            "time_steps": timing,
-            "read_model": reading,
-            "evaluate_heads": lambda names: modules(["recaps.evaluation.heads"]),
-            "record_run": lambda names: modules(self._recording(names)),
-            "collect_metrics": drawing("collect_metrics", "metrics"),
-            "draw_tables": drawing("draw_tables", "tables"),
-            "draw_figures": drawing("draw_figures", "figures"),
-            "score_claims": drawing("score_claims"),
-            "build_report": drawing("build_report"),
+            "prepare_dataset": (
+                lambda names: plan.preparation(names) | {"files": self._official(names)},
+                self._preparing,
+            ),
+            "train_variant": (
+                lambda names: plan.training(names) | {"seed": int(names.seed)},
+                lambda names: modules([*TRAINING, *plan.variant(names).model.modules]),
+            ),
+            "time_steps": (plan.timing, timing),
+            "read_model": (plan.reading, reading),
+            "evaluate_heads": (plan.fitted_heads, lambda names: modules(["recaps.evaluation.heads"])),
+            "record_run": (self._measuring, lambda names: modules(self._recording(names))),
+            "collect_metrics": (plan.measured, drawing("collect_metrics", "metrics")),
+            "draw_tables": (lambda names: plan.drawn(names.paper, "tables"), drawing("draw_tables", "tables")),
+            "draw_figures": (lambda names: plan.drawn(names.paper, "figures"), drawing("draw_figures", "figures")),
+            "score_claims": (plan.judging, drawing("score_claims")),
+            "build_report": (
+                lambda names: {
+                    "project": plan.settings(),
+                    "readings": {file: digest_of(Path(file)) for file in plan.written("README.md")},
+                },
+                drawing("build_report"),
+            ),
         }
 
     def read_model_codes(self, wildcards: Any) -> dict[str, str]:
@@ -109,9 +101,8 @@ class Identities:
         """Return the digests of the modules that prepare a split: those of other sets do not count."""
         name, mine = self.plan.project.origin(wildcards.dataset)
         base = catalogue.entry(name).base or name
-        source = (
-            "own" if mine else "standin" if self.plan.project.scale.stand_in else f"formats.{catalogue.FORMATS[base]}"
-        )
+        official = f"formats.{catalogue.FORMATS[base]}"
+        source = "own" if mine else "standin" if self.plan.project.scale.stand_in else official
         derived = [] if base == name else ["norb" if catalogue.plain(base) == "smallnorb" else "derived"]
         used = modules([f"recaps.datasets.{module}" for module in (source, *derived)])
         return {

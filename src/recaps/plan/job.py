@@ -101,18 +101,14 @@ def failure(log: Path) -> tuple[str, int] | None:
         *_, cause, ending = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):
         return None
-    found = _ENDING.fullmatch(ending)
+    found = re.fullmatch(r"exit status (\d+)", ending)
     return (cause.partition("recaps: ")[2].partition(": ")[2], int(found[1])) if found else None
 
 
 def title_of(rule: str, wildcards: Mapping[str, str]) -> str:
     """Return the name of a job for the terminal: its rule, and its wildcards without the scale."""
-    names = {key: f"seed-{value}" if key == "seed" else value for key, value in wildcards.items()}
-    return " ".join([rule, *filter(None, ["/".join(value for key, value in names.items() if key != "scale")])])
-
-
-#: The last line of a failed job's log.
-_ENDING = re.compile(r"exit status (\d+)")
+    names = [f"seed-{value}" if key == "seed" else value for key, value in wildcards.items() if key != "scale"]
+    return f"{rule} {'/'.join(names)}".rstrip()
 
 
 def _leave(both: _Both, log: _Log, job: Any, message: str, status: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -40,6 +41,11 @@ class Job:
     outputs: tuple[str, ...]
     identity: Callable[[], dict[str, Any]]
 
+    @property
+    def is_made(self) -> bool:
+        """Whether all outputs are there."""
+        return all(map(os.path.exists, self.outputs))
+
     def __str__(self) -> str:
         names = self.names
         if "variant" in names:
@@ -76,17 +82,16 @@ def every(plan: Plan) -> list[Job]:
     for each in plan.sets(plan.project.every):
         dataset, split = each.split("/")
         add("prepare_dataset", [], plan.dataset_files(each), dataset=dataset, split=split)
-    for paper, variant, seed in plan.runs(plan.project.every):
-        run = Names(paper=paper, variant=variant, seed=seed)
-        files = plan.of_run(paper, variant, seed)
+    runs = [Names(paper=paper, variant=variant, seed=seed) for paper, variant, seed in plan.runs(plan.project.every)]
+    for run in runs:
+        files = plan.of_run(**run)
         add("train_variant", chain(*plan.training_inputs(run).values()), files["trained"], **run)
         if files["read"]:
             add("read_model", [*files["trained"][:2], *plan.read_sets(run)], files["read"], **run)
         if files["heads"]:
             add("evaluate_heads", files["read"][:1], files["heads"], **run)
-    for paper, variant, seed in plan.runs(plan.project.every):  # after all others, as a record may need another run
-        run = Names(paper=paper, variant=variant, seed=seed)
-        add("record_run", plan.measured_inputs(run), plan.of_run(paper, variant, seed)["measured"], **run)
+    for run in runs:  # after all others, as a record may need another run
+        add("record_run", plan.measured_inputs(run), plan.of_run(**run)["measured"], **run)
     for paper, settings in plan.project.every.items():
         for timing in settings.timings:
             names = Names(paper=paper, timing=timing)

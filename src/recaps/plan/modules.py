@@ -35,37 +35,13 @@ TEMPLATES = (".css", ".j2", ".mplstyle")
 
 #: Modules that compute no number, and all below them, as patterns.
 HOUSEKEEPING = (
-    "recaps.checkout",
-    "recaps.command",
-    "recaps.config",
-    "recaps.config.*",
-    "recaps.datasets.archive",
-    "recaps.datasets.catalogue",
-    "recaps.datasets.checksums",
-    "recaps.datasets.download",
-    "recaps.datasets.sources",
-    "recaps.errors",
-    "recaps.identity",
-    "recaps.io",
-    "recaps.layout",
-    "recaps.locks",
+    *(f"recaps.{name}" for name in ("checkout", "command", "config", "config.*", "errors", "identity", "io", "layout")),
+    *(f"recaps.{name}" for name in ("locks", "npz", "papers", "plan", "plan.*", "provenance")),
+    *(f"recaps.datasets.{name}" for name in ("archive", "catalogue", "checksums", "download", "sources")),
     "recaps.nn.routing.registry",
-    "recaps.npz",
-    "recaps.papers",
-    "recaps.provenance",
-    "recaps.training.checkpoint",
-    "recaps.training.interruption",
-    "recaps.training.lease",
-    "recaps.training.loop",
-    "recaps.training.machine",
-    "recaps.training.run",
-    "recaps.training.saved",
-    "recaps.plan",
-    "recaps.plan.*",
+    *(f"recaps.training.{name}" for name in ("checkpoint", "interruption", "lease", "loop", "machine", "run", "saved")),
     "*.options",
 )
-
-
 #: Calls that only tell something.
 MESSAGES = {
     "print",
@@ -164,7 +140,9 @@ class Code:
             if name not in found:
                 found.add(name)
                 waiting += [each for each in self.imports(name) if not _keeps_house(each)]
-        parents = {parent for name in found for parent in _parents(name)}
+        # Without the first package: what it offers to users affects no result.
+        paths = [name.split(".") for name in found]
+        parents = {".".join(path[:end]) for path in paths for end in range(2, len(path))}
         return found | {parent for parent in parents if not _keeps_house(parent)}
 
     def _digest(self, name: str) -> str:
@@ -193,28 +171,21 @@ class Code:
         return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
     def _each_import(self, name: str) -> Iterator[str]:
-        """Yield the modules of the package that a module imports."""
+        """Yield the modules of the package that a module imports.
+
+        With a module come those that define what it offers. A name leads to the module that defines it.
+        """
         for node in _walk(self._tree(name), type_checking=False):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield from self._whole(alias.name)
-            elif isinstance(node, ast.ImportFrom):
-                source = self._source(name, node)
-                for alias in node.names:
-                    yield from self._named(source, alias.name)
-
-    def _whole(self, name: str) -> Iterator[str]:
-        """`import name`: the module, and all names that it exports."""
-        if self.file(name) is not None:
-            yield name
-            yield from self._offered(name).values()
-
-    def _named(self, module: str, name: str) -> Iterator[str]:
-        """`from module import name`: the submodule, or the module that defines the name, else the module itself."""
-        if self.file(f"{module}.{name}") is not None:
-            yield from self._whole(f"{module}.{name}")
-        elif self.file(module) is not None:
-            yield self._offered(module).get(name, module)
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            source = self._source(name, node) if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                module = f"{source}.{alias.name}" if source else alias.name
+                if self.file(module) is not None:
+                    yield module
+                    yield from self._offered(module).values()
+                elif self.file(source) is not None:
+                    yield self._offered(source).get(alias.name, source)
 
     def _offer(self, name: str) -> dict[str, str]:
         """Return the names that the `__init__` of a package imports, also lazily, with the modules that define them."""
@@ -249,8 +220,7 @@ class Code:
         return _only(tree, function)
 
     def _path(self, name: str) -> Path:
-        file = self.file(name)
-        if file is None:
+        if (file := self.file(name)) is None:
             raise ValueError(f"{name}: {self.package.name} has no such module")
         return file
 
@@ -280,12 +250,6 @@ def _top(name: str) -> str:
 
 def _keeps_house(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in HOUSEKEEPING)
-
-
-def _parents(name: str) -> list[str]:
-    """Return the packages on the way to a module, except the first: what it offers to users affects no result."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(2, len(parts))]
 
 
 def _walk(node: ast.AST, *, type_checking: bool) -> Iterator[ast.AST]:

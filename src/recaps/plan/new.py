@@ -17,12 +17,8 @@ from recaps.nn import routing
 from recaps.plan.checks import TARGETS
 
 TEMPLATES = Path(__file__).parent / "templates"
-WHAT = ("paper", "routing")
 #: What a routing routes, with the paper and the model family of the printed example.
 KINDS = {"votes": ("discriminative", "supcaps"), "poses": ("consensus", "matrixcaps")}
-
-#: Brings the manual of the configuration and its schemas up to date.
-MANUAL = "python -m recaps.config.manual --fix"
 
 PAPER = """\
 {folder}: a working paper with two variants. Run it on stand-in data:
@@ -55,11 +51,17 @@ def make(what: str, name: str, kind: str) -> str:
         raise UserError(f"new {what}: the name '{name}' is taken; choose another")
     root = papers.FOLDER.parents[2]
     if (config := root / "config" / "config.yaml").exists():
-        read_yaml(config)  # `_describe` reads it, too, after the files are written
+        read_yaml(config)  # so does the manual, after the files are written
     if what == "paper":
         for file in sorted((TEMPLATES / "paper").glob("*.*")):
             _copy(file, folder / name / file.name, name)
-        return PAPER.format(folder=short(folder / name), name=name) + _describe(root)
+        told = PAPER.format(folder=short(folder / name), name=name)
+        if not (root / "config").is_dir():
+            return told
+        fix = "-m recaps.config.manual --fix"  # in a process that sees the new files
+        subprocess.run([sys.executable, *fix.split()], cwd=root, check=True, stdout=subprocess.DEVNULL)
+        about = "The manual and the schemas of the configuration are up to date. After a change of options:"
+        return f"{told}\n{about} python {fix}"
     _copy(TEMPLATES / "routing" / f"{kind}.py", file := folder / f"{name}.py", name)
     paper, family = KINDS[kind]
     path = f"{routing.__name__}.{name}:{name.capitalize()}Routing"
@@ -69,15 +71,3 @@ def make(what: str, name: str, kind: str) -> str:
 def _copy(source: Path, target: Path, name: str) -> None:
     text = source.read_text(encoding="utf-8").replace("recaps.plan.templates.paper", f"recaps.papers.{name}")
     write_text(target, text.replace("example", name).replace("Example", name.capitalize()))
-
-
-def _describe(root: Path) -> str:
-    """Bring the manual of the configuration and its schemas up to date, and say so.
-
-    This takes a process that sees the new files.
-    """
-    if not (root / "config").is_dir():
-        return ""
-    command = [sys.executable, "-m", "recaps.config.manual", "--fix"]
-    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
-    return f"\nThe manual and the schemas of the configuration are up to date. After a change of options: {MANUAL}"

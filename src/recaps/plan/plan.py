@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -45,6 +45,9 @@ MACHINE = {
     "overrides",
 }
 
+#: Settings of a variant that a training depends on.
+TRAINED = {"model", "training"}
+
 
 def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], root: Path) -> Plan:
     """Return the plan for the user's settings. A mistake in them, or another checkout's library, ends in one line.
@@ -62,8 +65,8 @@ def start(config: dict[str, Any], sources: Iterable[Path | Mapping[str, Any]], r
         config.update(values)
         plan = Plan(load(values, short(root / "config")))
         # As jobs read them: with `~` and variables replaced.
-        paths = {key: getattr(plan.project.config, key) for key in ("results", "data", "mirror") if key in values}
-        config.update({key: value for key, value in paths.items() if value is not None})
+        paths = [key for key in ("results", "data", "mirror") if key in values]
+        config.update({key: getattr(plan.project.config, key) for key in paths})
         return plan
 
 
@@ -115,8 +118,8 @@ class Plan:
             "timing": {name for paper in papers for name in paper.timings},
         }
         longest_first = {kind: sorted(each, key=lambda name: (-len(name), name)) for kind, each in names.items()}
-        named = {kind: "|".join(map(re.escape, each)) for kind, each in longest_first.items()}
-        return {**named, "seed": r"\d+", "file": "[^/]+"}
+        patterns = {kind: "|".join(map(re.escape, each)) for kind, each in longest_first.items()}
+        return patterns | {"seed": r"\d+", "file": "[^/]+"}
 
     # Targets
 
@@ -125,16 +128,13 @@ class Plan:
         return [file for name in self.sets(self.project.reported) for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
-        """Return paper, variant and seed of all runs of the papers, or of those of some papers, studies and variants.
-
-        Variants are given as `variant` or `paper/variant`.
-        """
+        """Return paper, variant and seed of all runs of the papers, or of some papers, studies and variants."""
         chosen = None if variants is None else set(variants)
         return [
             (paper, variant, seed)
             for paper in papers or self.project.papers
             for variant, settings in self.project.every[paper].variants.items()
-            if chosen is None or chosen & {variant, f"{paper}/{variant}"}
+            if chosen is None or variant in chosen
             for seed in self.project.seeds_of(settings)
         ]
 
@@ -149,6 +149,10 @@ class Plan:
             "heads": [str(layout.heads(run))] if is_fitted else [],
             "measured": [str(run / file) for file in MEASURED_FILES],
         }
+
+    def files_of(self, *run: Any) -> list[str]:
+        """Return all files of a run, given as paper, variant and seed."""
+        return [file for each in self.of_run(*run).values() for file in each]
 
     def beside(self, wildcards: Any) -> dict[str, int]:
         """Return the variants whose runs the record of a run needs, each with its seed."""
@@ -168,7 +172,6 @@ class Plan:
         return [file for run in self.runs() for file in self.of_run(*run)["read"]]
 
     def heads(self) -> list[str]:
-        """Return the results of all heads."""
         own = [str(layout.scores(self.files.run(*run))) for run in self.runs() if self.of_run(*run)["read"]]
         return own + [file for run in self.runs() for file in self.of_run(*run)["heads"]]
 
@@ -183,7 +186,7 @@ class Plan:
         return [*papers, *(study for study in self.project.studies if study in claimed)]
 
     def metrics(self) -> list[str]:
-        """Return the tables of numbers of what measures the claims."""
+        """Return the metrics of what measures the claims."""
         return [str(self.files.metrics(name)) for name in self.with_claims()]
 
     def tables(self, *papers: str) -> list[str]:
@@ -216,7 +219,7 @@ class Plan:
         for name in names:
             files += [*self.tables(name), *self.figures(name), str(self.files.metrics(name))]
             files += self.metrics_inputs(Names(paper=name))
-            files += [file for run in self.runs([name]) for each in self.of_run(*run).values() for file in each]
+            files += [file for run in self.runs([name]) for file in self.files_of(*run)]
         return list(dict.fromkeys(files))
 
     def everything(self) -> list[str]:
@@ -242,9 +245,8 @@ class Plan:
         These are its training set, its test set if it evaluates on it, and those of the run whose trained weights a row
         of a study has or starts from, if it does.
         """
-        row, owner, seed = self.variant(wildcards), self.has_model_of(wildcards), int(wildcards.seed)
-        start: list[str] = []
-        if owner:
+        row, seed, start = self.variant(wildcards), int(wildcards.seed), list[str]()
+        if owner := self.has_model_of(wildcards):
             paper, variant = owner.split("/")
             start = self.of_run(paper, variant, seed)["trained"]
         elif isinstance(row, Row) and row.start:
@@ -283,11 +285,10 @@ class Plan:
         names = {*(snapshot_of(name)[0] for name in variant.latents), *([variant.test] if variant.probes else [])}
         return [file for name in sorted(map(self.project.resolve, names)) for file in self.dataset_files(name)]
 
-    def shown(self, paper: str, outputs: Iterable[Output]) -> list[str]:
+    def shown(self, paper: str, outputs: Collection[Output]) -> list[str]:
         """Return the inputs of some tables or figures: the paper's metrics, and the records of the variants shown."""
-        every = list(outputs)
-        variants = self.project.every[paper].matching(tuple(name for each in every for name in each.needs))
-        timings = dict.fromkeys(name for each in every for name in each.timings)
+        variants = self.project.every[paper].matching(tuple(name for each in outputs for name in each.needs))
+        timings = dict.fromkeys(name for each in outputs for name in each.timings)
         return [str(self.files.metrics(paper)), *self._records(paper, variants, timings)]
 
     def metrics_inputs(self, wildcards: Any) -> list[str]:
@@ -310,7 +311,7 @@ class Plan:
 
     def training(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings that a run depends on, besides seed and data."""
-        return _training(self.variant(wildcards))
+        return self.variant(wildcards).model_dump(mode="json", include=TRAINED)
 
     def checkpoints(self, wildcards: Any) -> str:
         """Return the folder of a run's checkpoints and lease."""
@@ -320,38 +321,32 @@ class Plan:
         """Return the options of a timing, and the settings of `training` for each of its variants."""
         timed = self.project.timed(wildcards.paper, wildcards.timing).items()
         timing = self.project.every[wildcards.paper].timings[wildcards.timing]
-        variants = {name: _training(variant) for name, variant in timed}
+        variants = {name: variant.model_dump(mode="json", include=TRAINED) for name, variant in timed}
         return timing.model_dump(mode="json", exclude={"networks"}) | {"variants": variants}
 
     def measured_inputs(self, wildcards: Any) -> list[str]:
         """Return what the record of a run is made of: its files, the sets of its data, and the runs beside it."""
-        paper, variant, seed = wildcards.paper, wildcards.variant, int(wildcards.seed)
-        runs = {variant: seed, **self.beside(wildcards)}
-        made = [self.of_run(paper, *run) for run in runs.items()]
-        own = self.variant(wildcards)
-        sets = [self.project.resolve(name) for name in own.images]
+        runs = {wildcards.variant: int(wildcards.seed), **self.beside(wildcards)}
+        made = [self.of_run(wildcards.paper, *run) for run in runs.items()]
+        sets = [self.project.resolve(name) for name in self.variant(wildcards).images]
         return [
             *(file for each in made for kind in ("trained", "read", "heads") for file in each[kind]),
             *(file for name in sets for file in self.dataset_files(name)),
         ]
 
-    def latents_of(self, wildcards: Any) -> dict[str, int | None]:
-        """Return the latents to extract, by the names of their sets at this scale, with the number of images.
-
-        None means all images.
-        """
-        found: dict[str, int | None] = {}
-        for name, n in self.variant(wildcards).latents.items():
-            used = self.project.resolve(name)
-            known = found.get(used, 0)
-            found[used] = None if n is None or known is None else max(n, known)
-        return found
-
     def reading(self, wildcards: Any) -> dict[str, Any]:
-        """Return what is read from a model: latents, probes (their images are of `test`), and heads without a fit."""
+        """Return what is read from a model: latents, probes (their images are of `test`), and heads without a fit.
+
+        Latents are given by the names of their sets at this scale, with the number of images; None means all images.
+        """
         variant = self.variant(wildcards)
+        latents: dict[str, int | None] = {}
+        for name, n in variant.latents.items():
+            used = self.project.resolve(name)
+            known = latents.get(used, 0)
+            latents[used] = None if n is None or known is None else max(n, known)
         return {
-            "latents": self.latents_of(wildcards),
+            "latents": latents,
             "probes": dict(variant.probes),
             "test": self.project.resolve(variant.test),
             "heads": self.fitted_heads(wildcards, fitted=False),
@@ -502,8 +497,8 @@ class Plan:
 
     def jobs_of(self, paper: str, variant: str, seed: int) -> list[Job]:
         """Return the jobs that make the files of a run."""
-        files = {file for each in self.of_run(paper, variant, seed).values() for file in each}
-        return [job for job in self.jobs if not files.isdisjoint(job.outputs)]
+        files = self.files_of(paper, variant, seed)
+        return [job for job in self.jobs if not set(job.outputs).isdisjoint(files)]
 
     # Names of files
 
@@ -539,10 +534,6 @@ class Plan:
             where = checks.paper_file(wildcards.paper, "paper.yaml")
             raise UserError(f"{where}: no variant '{wildcards.variant}'{nearest(wildcards.variant, paper.variants)}")
         return paper.variants[wildcards.variant]
-
-
-def _training(variant: Variant) -> dict[str, Any]:
-    return variant.model_dump(mode="json", include={"model", "training"})
 
 
 def _show_library_to_jobs() -> None:

@@ -105,20 +105,17 @@ class Receipts:
     def _set(self, folder: Path) -> str | None:
         """Return the digest of what a prepared split holds: its arrays, and how images are made from them."""
         if folder not in self._sets:
-            try:
+            self._sets[folder] = None
+            with suppress(UserError, AttributeError):
                 self._sets[folder] = identity.of_split(read_json(folder / "record.json"))
-            except (UserError, AttributeError):
-                self._sets[folder] = None
         return self._sets[folder]
 
 
 def changed(files: Iterable[Path]) -> list[Path]:
     """Return which of some files differ from their receipts; a file without a receipt does not."""
-    every = [*files]
+    every = {file: _plain(file) for file in files}
     made = Receipts(Path(), every).outputs
-    return [
-        file for file in every if _plain(file) in made and _digest(file) not in (made[_plain(file)]["sha256"], None)
-    ]
+    return [file for file, name in every.items() if name in made and _digest(file) not in (made[name]["sha256"], None)]
 
 
 def known(folder: Path, inputs: Collection[Path]) -> dict[str, str | None]:

@@ -57,9 +57,8 @@ def fetch_file(job: Any) -> None:
     from recaps.datasets.sources import file
 
     # The mirror is no parameter of the rule: another source is no reason to fetch a file again.
-    fetch(
-        file(job.wildcards.dataset, job.wildcards.file), Path(job.output.file).parent, mirror=job.config.get("mirror")
-    )
+    source = file(job.wildcards.dataset, job.wildcards.file)
+    fetch(source, Path(job.output.file).parent, mirror=job.config.get("mirror"))
 
 
 def prepare_dataset(job: Any) -> None:
@@ -88,13 +87,12 @@ def train_variant(job: Any, lease: Lease) -> None:
     if job.params.has_model_of:
         take_over(Path(job.input.start[0]).parent, settings, identity, Path(job.output.model).parent)
         return
-    test = [Path(file).parent for file in job.input.test]
     train(
         settings,
         identity=identity,
         seed=int(names.seed),
         dataset=Path(job.input.dataset[0]).parent,
-        test=test[0] if test else None,
+        test=Path(job.input.test[0]).parent if job.input.test else None,
         start=Path(job.input.start[0]) if job.input.start else None,
         modules=job.params.identity["modules"],
         out=Path(job.output.model).parent,

@@ -19,8 +19,6 @@ from recaps.plan.receipts import Receipts, refuse
 SHOWN = 10
 #: Differences that a line names.
 FEW = 3
-#: Why results without a receipt are made again.
-UNKNOWN = "nothing says what made it"
 
 
 class State:
@@ -47,28 +45,23 @@ class State:
         with exits():
             refuse(self.receipts.check(refresh=not dry))
 
-    def again(self, workflow: Any) -> Callable[..., Callable[[Any], list[str]]]:
-        """Return a function of a stage that returns an input function without files.
+    def again(self, workflow: Any, stage: str, **names: Any) -> Callable[[Any], list[str]]:
+        """Return an input function of a stage, without files.
 
-        Snakemake calls this one for each job of the stage; it makes Snakemake repeat those whose results do not match
-        the plan. The stage's names that are no wildcards of its rule are given with the stage.
+        Snakemake calls it for each job of the stage; it makes Snakemake repeat those whose results do not match the
+        plan. `names` are those of the stage that are no wildcards of its rule.
         """
 
-        def again(stage: str, **names: Any) -> Callable[[Any], list[str]]:
-            def none(wildcards: Any) -> list[str]:
-                if workflow.is_main_process:
-                    workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
-                return []
+        def none(wildcards: Any) -> list[str]:
+            if workflow.is_main_process:
+                workflow.dag.forcefiles.update(self.to_repeat(stage, {**dict(wildcards.items()), **names}))
+            return []
 
-            return none
-
-        return again
+        return none
 
     def reason(self, job: Job, most: int = FEW) -> str:
         """Return why a job's outputs must be made again; empty if they match the plan, or are not all there."""
-        if not all(os.path.exists(file) for file in job.outputs):
-            return ""
-        return self.difference(job, most) or next(self._of_deleted(job), "")
+        return (self.difference(job, most) or next(self._of_deleted(job), "")) if job.is_made else ""
 
     def _of_deleted(self, job: Job) -> Iterator[str]:
         """Yield in what inputs that were deleted since, such as weights, differ from the plan."""
@@ -83,9 +76,8 @@ class State:
 
         `most`: differences that are named; the others are counted.
         """
-        receipt = self.receipts.of(job.outputs)
-        if not receipt:
-            return UNKNOWN
+        if not (receipt := self.receipts.of(job.outputs)):
+            return "nothing says what made it"
         found = differences(receipt["identity"], self.planned(job))
         return "; ".join(found[:most] + ([f"and {len(found) - most} more"] if len(found) > most else []))
 

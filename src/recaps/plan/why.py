@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,15 +12,14 @@ from recaps.identity import differences
 from recaps.io import read_json
 from recaps.layout import HEADS
 from recaps.plan import jobs
-from recaps.plan.jobs import Job
 from recaps.plan.plan import Plan
 from recaps.plan.state import State
 from recaps.training import lease
 from recaps.training.checkpoint import IDENTITY
 
 
-def of_runs(plan: Plan, names: Sequence[str]) -> list[str]:
-    """Return a line for each result of some runs: whether it matches the plan, and what differs.
+def of_runs(plan: Plan, names: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each result of some runs: whether it matches the plan, and what differs.
 
     Args:
         plan: the plan.
@@ -31,7 +29,17 @@ def of_runs(plan: Plan, names: Sequence[str]) -> list[str]:
         UserError: there is no such run in the plan.
     """
     state = State(plan)
-    return [line for name in names for line in _of_run(state, name)]
+    for job in (job for name in names for run in chosen(plan, name) for job in plan.jobs_of(*run)):
+        if not job.is_made:
+            yield f"{job}: not made yet"
+            continue
+        yield f"{job}: {state.reason(job, most=1000) or 'as planned'}"
+        # The changes of code that were proved to keep its numbers.
+        for proof in (state.receipts.of(job.outputs) or {}).get("proofs", ()):
+            yield (
+                f"  accepted {proof['date']}: {', '.join(proof['modules'])}; the same bits with commits"
+                f" {proof['from'][:10]} and {proof['to'][:10]} in {proof['what']} ({proof['device']})"
+            )
 
 
 def of_all(plan: Plan) -> list[str]:
@@ -39,7 +47,7 @@ def of_all(plan: Plan) -> list[str]:
     state = State(plan)
     found = [f"{job}: {reason}" for job in plan.jobs if (reason := state.reason(job))]
     planned = jobs.needed(plan.jobs, plan.everything())
-    missing = sum(not _is_there(job) for job in planned)
+    missing = sum(not job.is_made for job in planned)
     lines = [*found, f"{len(planned)} results: {missing} not made yet, {len(found)} differ from the plan"]
     if left := [*orphans(plan)]:
         size = sum(_size(folder) for folder in left) / 1e6
@@ -75,24 +83,22 @@ def clean(plan: Plan) -> list[str]:
     for folder in [*orphans(plan)]:
         lines.append(f"removed {folder} ({_size(folder) / 1e6:.1f} MB)")
         shutil.rmtree(folder)
-    return lines or [
-        "no checkpoints to remove: each belongs to a run of the plan, or to a part that the plan leaves aside"
-    ]
+    nothing = "no checkpoints to remove: each belongs to a run of the plan, or to a part that the plan leaves aside"
+    return lines or [nothing]
 
 
 def verify(plan: Plan) -> list[str]:
     """Compare every file that has a receipt with its digest; return a line for each that differs, and their number."""
     receipts = State(plan).receipts
     changed = receipts.check(refresh=False, whole=True)
-    n = sum(len(found["outputs"]) for found in receipts.places.values())
-    if not n:
+    if not (n := sum(len(found["outputs"]) for found in receipts.places.values())):
         raise UserError(f"verify: there are no results in {plan.files.folder}; name their scale with --scale")
     return [*(f"{file}: changed since it was made" for file in changed), f"{n} files checked, {len(changed)} changed"]
 
 
 def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
     """Return the runs of the plan that a name means."""
-    words = [word for word in Path(name).parts if word != "."]
+    words = [*Path(name).parts]
     if "runs" in words:
         if words[: words.index("runs")][-1:] not in ([], [plan.scale]):
             raise UserError(f"why: '{name}' is no run of scale {plan.scale}; name its scale with --scale")
@@ -106,29 +112,6 @@ def chosen(plan: Plan, name: str) -> list[tuple[str, str, int]]:
         known = [f"{paper}/{variant}" for paper, variant, _ in plan.runs(plan.project.every)]
         raise UserError(f"why: the plan has no run '{name}'{nearest('/'.join(words[:2]), known)}")
     return wanted
-
-
-def _of_run(state: State, name: str) -> Iterator[str]:
-    for paper, variant, seed in chosen(state.plan, name):
-        for job in state.plan.jobs_of(paper, variant, seed):
-            if not _is_there(job):
-                yield f"{job}: not made yet"
-            else:
-                yield f"{job}: {state.reason(job, most=1000) or 'as planned'}"
-                yield from _proofs(job, state)
-
-
-def _proofs(job: Job, state: State) -> Iterator[str]:
-    """Yield a line for each change of code that was proved to keep the numbers of a job."""
-    for proof in (state.receipts.of(job.outputs) or {}).get("proofs", ()):
-        yield (
-            f"  accepted {proof['date']}: {', '.join(proof['modules'])}; the same bits with commits"
-            f" {proof['from'][:10]} and {proof['to'][:10]} in {proof['what']} ({proof['device']})"
-        )
-
-
-def _is_there(job: Job) -> bool:
-    return all(os.path.exists(file) for file in job.outputs)
 
 
 def _size(folder: Path) -> int:
