@@ -66,7 +66,9 @@ wildcard_constraints:
 
 include: "rules/data.smk"
 include: "rules/train.smk"
-include: "rules/runs.smk"
+include: "rules/latents.smk"
+include: "rules/heads.smk"
+include: "rules/records.smk"
 include: "rules/papers.smk"
 include: "rules/report.smk"
 
