@@ -100,8 +100,10 @@ def _measured(rows: pd.DataFrame) -> Measured:
     unit = str(first["unit"])
     error = float(first["se"]) if "se" in rows and pd.notna(first["se"]) else None
     whole = {"percent": 100.0, "fraction": 1.0}.get(unit)
+    on = str(first["measured_on"]) if "measured_on" in rows and pd.notna(first["measured_on"]) else ""
     if error is None and n is not None and whole is not None:
-        error = whole * proportion_error(float(first["value"]) / whole, n)
+        # All seeds are tested on one set; what a model itself has, such as its templates, is new with each seed.
+        error = whole * proportion_error(float(first["value"]) / whole, n if on else rows["n"].sum())
     return Measured(
         values=tuple(float(value) for value in rows["value"]),
         seeds=tuple(int(seed) for seed in rows["seed"]),
@@ -109,7 +111,7 @@ def _measured(rows: pd.DataFrame) -> Measured:
         unit=unit,
         stand_in=bool(rows["stand_in"].any()),
         test_error=error,
-        measured_on=str(first["measured_on"]) if "measured_on" in rows and pd.notna(first["measured_on"]) else "",
+        measured_on=on,
     )
 
 

@@ -18,6 +18,7 @@ from recaps.papers import FOLDER
 from recaps.report import scorecard
 from recaps.report.claims import Bound, Claim, Measure, Number, Ordering
 from recaps.report.measured import COLUMNS, collect, measured_seeds, read_metrics, read_records
+from recaps.report.statistics import proportion_error
 from recaps.report.verdicts import (
     DIRECTION,
     FAILED,
@@ -470,3 +471,12 @@ def test_what_dvc_reads_says_what_the_scorecard_says(root: Path, tmp_path: Path)
     assert values.keys() == set(published["id"][published["ours"] != ""])
     printed = published.set_index("id")["ours"]["sparse/table-1/sparsecaps-mnist"]
     assert values["sparse/table-1/sparsecaps-mnist"] == float(printed) > 90
+
+
+def test_equal_values_count_with_the_test_set_or_with_what_is_new_in_each_seed() -> None:
+    equal = rows("a", [100.0] * 4, n=9)
+    (own,), (on_a_set,) = (
+        collect(pd.DataFrame(each)).values() for each in (equal, [row | {"measured_on": "mnist/test"} for row in equal])
+    )
+    assert own.estimate.error == pytest.approx(100 * proportion_error(1, 36))
+    assert on_a_set.estimate.error == pytest.approx(100 * proportion_error(1, 9))
