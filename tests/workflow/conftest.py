@@ -25,9 +25,9 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return copy(root, tmp_path_factory.mktemp("clone"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A copy with the finished smoke workflow, which one of the processes that test makes for all."""
+    """A copy for a file of tests, with the finished smoke workflow, which one testing process makes for all."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent / "finished" if "PYTEST_XDIST_WORKER" in os.environ else base / "finished"
     with FileLock(shared.with_suffix(".lock")):
