@@ -36,7 +36,7 @@ class Measured:
     unit: str
     stand_in: bool
     test_error: float | None
-    """Standard error of one value over the finite test set; None if unknown."""
+    """Standard error of one value over the finite test set, or of equal values over the model's own parts; or None."""
     measured_on: str
 
     @property

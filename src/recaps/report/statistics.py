@@ -63,7 +63,7 @@ def over_seeds(values: Sequence[float], test_error: float | None = None) -> Esti
     """The mean over seeds.
 
     A single seed has no spread, and equal values do not show that there is none. Their error is `test_error`, that of
-    the finite test set.
+    the finite test set, or of the parts that all seeds have.
     """
     if not values:
         raise ValueError("no values")
