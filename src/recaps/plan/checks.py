@@ -58,23 +58,20 @@ def _papers(project: Project) -> None:
         if name in TARGETS:
             raise UserError(f"{short(FOLDER / name)}: '{name}' is the name of a target; rename the paper")
         studies = [study for key, study in project.studies.items() if of(key) == name]
-        probes = {probe for each in (paper, *studies) for variant in each.variants.values() for probe in variant.probes}
-        own = [("measure", study.study.measure) for study in studies]
-        own += [("draw", study.study.drawn_by) for study in studies]
-        called = [
-            ("tables", {*paper.tables}, "draw"),
-            ("figures", {*paper.figures}, "draw"),
-            ("probes", probes, "compute"),
-        ]
-        for what, place in own:
-            module, _, function = (place or "").partition(":")
-            called.append((module, {function} - {""}, what))
-        called = [(f"{module}.py", functions, what) for module, functions, what in called if functions]
-        for file in ("claims.yaml", "README.md", "record.py", *(file for file, _, _ in called)):
+        probes = {key for each in (paper, *studies) for variant in each.variants.values() for key in variant.probes}
+        drawn = {("tables", "draw"): {*paper.tables}, ("figures", "draw"): {*paper.figures}}
+        called = {**drawn, ("probes", "compute"): probes}
+        for study in (each.study for each in studies):
+            for place, what in ((study.measure, "measure"), (study.drawn_by, "draw")):
+                if place:
+                    module, _, function = place.partition(":")
+                    called.setdefault((module, what), set()).add(function)
+        functions = {(f"{module}.py", what): names for (module, what), names in called.items() if names}
+        for file in ("claims.yaml", "README.md", "record.py", *(file for file, _ in functions)):
             if not (FOLDER / name / file).is_file():
                 raise UserError(f"{short(FOLDER / name / file)}: no such file, and the paper needs it")
-        for file, functions, what in called:
-            _defined(paper_file(name, file), functions, what)
+        for (file, what), names in functions.items():
+            _defined(paper_file(name, file), names, what)
 
 
 def _defined(file: Path, names: Iterable[str], what: str) -> None:

@@ -109,10 +109,10 @@ def _replacing(published: Path) -> Iterator[Path]:
             os.replace(published, aside)
         os.replace(building, published)
     except OSError as error:
-        if aside.exists():
-            os.replace(aside, published)
         raise UserError(f"{published}: cannot be written ({error.strerror or error}); it is unchanged") from error
     finally:
+        if aside.exists() and not published.exists():
+            os.replace(aside, published)
         shutil.rmtree(building.parent, ignore_errors=True)
 
 
