@@ -65,8 +65,8 @@ demo: environment ## The whole workflow on stand-in data (no network), to result
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 
-test: environment ## All tests that this machine can run
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --durations 20
+test: environment ## All tests but those on a private Slurm
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --durations 20 --ignore tests/cluster
 
 test-cluster: slurm ## The tests on a private Slurm; as root on Debian, this installs its packages
 	@$(BIN)/python -m pytest -m "whole or not whole" tests/cluster

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,9 +120,17 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
                 requests.close()
                 signal.signal(signal.SIGINT, answer)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _forget_ends()
                 reply.send(bytes([_run(script.decode())]))
                 # The usual end of a process frees each object in memory, which takes longer than most jobs.
                 os._exit(0)
+
+
+def _forget_ends() -> None:
+    """Leave to the server what the modules that it imported do at the end of a process."""
+    atexit._clear()
+    weakref.finalize._registry.clear()
+    weakref.finalize._registered_with_atexit = False
 
 
 def _run(script: str) -> int:

@@ -25,7 +25,7 @@ SETTINGS = """
 scale: smoke
 only: [sparse/dense-28, experts/mnist-judge]
 checkpoint_seconds: 0.2
-overrides: {experts: {variants: {mnist-judge: {training: {steps: 5000}}}}}
+overrides: {experts: {variants: {mnist-judge: {training: {steps: 2500}}}}}
 """
 DENSE, JUDGE = "runs/sparse/dense-28/seed-0", "experts/mnist-judge/seed-0"
 
@@ -79,7 +79,7 @@ def test_the_whole_way(home: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     wait_for(lambda: not any(map(lives, map(io.read_json, smoke.rglob("lease.json")))))
     assert not (smoke / "runs" / JUDGE / "model.safetensors").exists()
 
-    short = burst(first, "--minutes", 0.5, "--grace", 20)
+    short = burst(first, "--minutes", 0.4, "--grace", 18)
     assert short.status == 75, short.output
     assert f"checkpoints/{JUDGE}/" in "".join(packed(first))
 
