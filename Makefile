@@ -65,8 +65,8 @@ demo: environment ## The whole workflow on stand-in data (no network), to result
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 
-test: environment ## All tests but those on a private Slurm
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --durations 20 -m "not whole and not cluster"
+test: environment ## The tests but for the longest and those on a private Slurm; quicker after `make demo`
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --durations 20 -m "not (whole or long or cluster)"
 
 test-cluster: slurm ## The tests on a private Slurm; as root on Debian, this installs its packages
 	@$(BIN)/python -m pytest -m "whole or not whole" tests/cluster

@@ -105,6 +105,7 @@ def test_an_s3_remote(pushed: Repository, endpoint: str, tmp_path: Path) -> None
     assert target.planned() == set()
 
 
+@pytest.mark.long
 def test_an_experiment(pushed: Repository, tmp_path: Path) -> None:
     """It runs in its own folder, and trains only what depends on the setting."""
     clone = pushed.clone(tmp_path / "clone")

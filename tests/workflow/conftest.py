@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from clones import SMOKE, Clone, copy
+from clones import PARTS, SMOKE, Clone, copy
 from filelock import FileLock
 
 from recaps.config.load import Project, load
@@ -27,12 +27,15 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 @pytest.fixture(scope="module")
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A copy for a file of tests, with the finished smoke workflow, which one testing process makes for all."""
+    """A copy for a file of tests, with the finished smoke workflow.
+
+    One testing process makes for all what `make demo` has not made in the checkout, or with other code.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent / "finished" if "PYTEST_XDIST_WORKER" in os.environ else base / "finished"
     with FileLock(shared.with_suffix(".lock")):
         if not shared.exists():
-            clone = copy(root, tmp_path_factory.mktemp("finishing"))
+            clone = copy(root, tmp_path_factory.mktemp("finishing"), (*PARTS, "results/smoke"))
             done = clone.snakemake(*SMOKE)
             assert done.status == 0, done.output[-6000:]
             clone.folder.rename(shared)

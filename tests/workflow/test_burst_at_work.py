@@ -67,6 +67,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_the_whole_way(home: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sent(home, tmp_path / "first")
     smoke = first.folder / "results/smoke"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pandas as pd
+import pytest
 from clones import SMOKE, Clone
 
 from recaps import papers
@@ -33,6 +34,7 @@ def of_papers(clone: Clone, project: Project) -> dict[str, str]:
     return {str(file): digest_of(file) for file in files if file.is_file()}
 
 
+@pytest.mark.long
 def test_the_studies_of_the_papers(finished: Clone, project: Project) -> None:
     before = of_papers(finished, project)
     done = finished.snakemake(*SMOKE, "--", "studies")

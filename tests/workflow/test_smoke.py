@@ -29,9 +29,9 @@ def test_everything_is_there_and_says_that_it_is_a_stand_in(finished: Clone, pro
     smoke = finished.folder / "results" / "smoke"
     for name in ("report.html", "scorecard.csv", "scorecard.md", "scorecard.png"):
         assert (smoke / name).stat().st_size > 0
-    folders = [folder for folder in smoke.glob("runs/*/*/seed-0") if folder.parts[-3] in project.papers]
-    assert len(folders) == sum(len(paper.variants) for paper in project.papers.values())
-    for folder in folders:
+    for folder in (
+        smoke / "runs" / name / v / "seed-0" for name, paper in project.papers.items() for v in paper.variants
+    ):
         files = {"model.safetensors", "config.json", "history.csv", "record.json"}
         assert files <= {file.name for file in folder.iterdir()}
         record = json.loads((folder / "record.json").read_text())
