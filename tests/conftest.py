@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,14 @@ NO_SLURM = "needs Slurm: no sbatch on the path; `make test-cluster` installs it 
 def root() -> Path:
     """The checkout that is tested."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Iterator[None]:
+    """Drawings that a test leaves open else fill the memory."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

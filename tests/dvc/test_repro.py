@@ -172,6 +172,7 @@ def test_a_corrupted_raw_file_is_found_before_anything_trains_on_it(project: Rep
     assert "Rule: train_variant" not in output
 
 
+@pytest.mark.long
 def test_an_older_commit(project: Repository) -> None:
     model = project.folder / MODEL
     older = digest_of(model)

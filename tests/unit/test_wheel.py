@@ -63,6 +63,7 @@ def test_it_needs_nothing_but_its_dependencies(root: Path, wheel: Path, tmp_path
     _try(tmp_path, python)
 
 
+@pytest.mark.long
 def test_the_oldest_versions_work(root: Path, wheel: Path, tmp_path: Path) -> None:
     """Of all but PyTorch, whose builds for GPUs are large."""
     python, packages = _environment(tmp_path)
