@@ -90,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
         add("--variants", nargs="+", help="only these, as `only` in config.yaml, e.g. sparse/supcaps")
     each["run"].add_argument("--threads", type=at_least_one, help="CPU threads (default: PyTorch's choice)")
     burst.add_options(each["burst"])
-    each["why"].add_argument("runs", nargs="*", metavar="RUN", help="paper/variant, paper/variant/seed-0 or a folder")
-    each["why"].add_argument("--all", action="store_true", help="all results that differ (default without RUN)")
+    text = "paper/variant, paper/variant/seed-0 or a folder; without one, all results that differ"
+    each["why"].add_argument("runs", nargs="*", metavar="RUN", help=text)
     each["compare"].add_argument("folders", nargs=2, type=Path, metavar="FOLDER")
     add = each["new"].add_argument
     add("what", choices=("paper", "routing"))

@@ -296,6 +296,14 @@ def test_a_bad_or_taken_name_is_told_in_one_line(
     assert capsys.readouterr().err == f"recaps: {line}\n"
 
 
+def test_an_installed_package_gets_no_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(papers, "FOLDER", tmp_path / "lib" / "recaps" / "papers")
+    assert main(["new", "routing", "mine"]) == 1
+    assert f"recaps: new routing: {tmp_path}/lib/recaps is no checkout; clone the project" in capsys.readouterr().err
+
+
 def test_no_paper_may_have_the_name_of_a_target() -> None:
     project = load({"scale": "smoke", "papers": ["sparse"]}, CONFIG)
     renamed = project.model_copy(update={"papers": {"report": project.papers["sparse"]}})

@@ -41,23 +41,23 @@ def make(what: str, name: str, kind: str) -> str:
         kind: `votes` or `poses`, for a routing.
 
     Raises:
-        UserError: the name is not valid, or taken.
+        UserError: the name is not valid, or taken, or this is no checkout.
     """
+    root = papers.FOLDER.parents[2]
+    if not (root / "config").is_dir():
+        raise UserError(f"new {what}: {papers.FOLDER.parent} is no checkout; clone the project, and run this there")
     if not re.fullmatch("[a-z][a-z0-9]*", name) or keyword.iskeyword(name):
         raise UserError(f"new {what}: '{name}' is not valid; use lower-case letters and digits")
     folder = papers.FOLDER if what == "paper" else Path(routing.__file__).parent
     taken = {*TARGETS, *families()} if what == "paper" else set()
     if name in taken or (folder / name).exists() or (folder / f"{name}.py").exists():
         raise UserError(f"new {what}: the name '{name}' is taken; choose another")
-    root = papers.FOLDER.parents[2]
     if (config := root / "config" / "config.yaml").exists():
         read_yaml(config)  # so does the manual, after the files are written
     if what == "paper":
         for file in sorted((TEMPLATES / "paper").glob("*.*")):
             _copy(file, folder / name / file.name, name)
         told = PAPER.format(folder=short(folder / name), name=name)
-        if not (root / "config").is_dir():
-            return told
         fix = "-m recaps.config.manual --fix"  # in a process that sees the new files
         subprocess.run([sys.executable, *fix.split()], cwd=root, check=True, stdout=subprocess.DEVNULL)
         about = "The manual and the schemas of the configuration are up to date. After a change of options:"

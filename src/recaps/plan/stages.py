@@ -210,10 +210,10 @@ def draw_figures(job: Any) -> None:
 def score_claims(job: Any) -> None:
     """Compare every claim of the papers with the metrics."""
     from recaps.config.without import LeftOut
-    from recaps.report.scorecard import make
+    from recaps.report import scorecard
 
     settings = job.params.identity["settings"]
-    make(
+    scorecard.make(
         [Path(file) for file in job.input.claims],
         [Path(file) for file in job.input.metrics],
         [Path(file) for file in job.input.records],

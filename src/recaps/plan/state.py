@@ -97,7 +97,7 @@ class State:
                 if self.repeated[job] and shown <= SHOWN:
                     print(f"recaps: {job} is made again: {self.repeated[job]}", file=sys.stderr)
                 elif self.repeated[job] and shown == SHOWN + 1:
-                    print("recaps: and others; `python -m recaps why --all` names them", file=sys.stderr)
+                    print("recaps: and others; `python -m recaps why` names them", file=sys.stderr)
         return job.outputs if self.repeated[job] else ()
 
 
