@@ -96,14 +96,15 @@ def collect(metrics: pd.DataFrame) -> dict[tuple[str, str, str], Measured]:
 
 def _measured(rows: pd.DataFrame) -> Measured:
     first = rows.iloc[0]
-    n = int(first["n"]) if pd.notna(first["n"]) and first["n"] > 0 else None
     unit = str(first["unit"])
     error = float(first["se"]) if "se" in rows and pd.notna(first["se"]) else None
     whole = {"percent": 100.0, "fraction": 1.0}.get(unit)
     on = str(first["measured_on"]) if "measured_on" in rows and pd.notna(first["measured_on"]) else ""
+    # All seeds are tested on one set; what a model itself has, such as its templates, is new with each seed.
+    number = rows["n"].sum() if whole and not on else first["n"]
+    n = int(number) if number > 0 else None
     if error is None and n is not None and whole is not None:
-        # All seeds are tested on one set; what a model itself has, such as its templates, is new with each seed.
-        error = whole * proportion_error(float(first["value"]) / whole, n if on else rows["n"].sum())
+        error = whole * proportion_error(float(first["value"]) / whole, n)
     return Measured(
         values=tuple(float(value) for value in rows["value"]),
         seeds=tuple(int(seed) for seed in rows["seed"]),

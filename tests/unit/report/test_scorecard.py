@@ -478,5 +478,6 @@ def test_equal_values_count_with_the_test_set_or_with_what_is_new_in_each_seed()
     (own,), (on_a_set,) = (
         collect(pd.DataFrame(each)).values() for each in (equal, [row | {"measured_on": "mnist/test"} for row in equal])
     )
+    assert (own.n, on_a_set.n) == (36, 9)
     assert own.estimate.error == pytest.approx(100 * proportion_error(1, 36))
     assert on_a_set.estimate.error == pytest.approx(100 * proportion_error(1, 9))
