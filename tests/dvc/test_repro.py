@@ -34,6 +34,7 @@ def project(made: Repository) -> Iterator[Repository]:
     assert made.changed() == set()
 
 
+@pytest.mark.long
 def test_repro_makes_what_snakemake_makes(made: Repository, new: Callable[[str], Repository]) -> None:
     """After a run of Snakemake, `dvc commit` is enough."""
     other = new("by-snakemake")

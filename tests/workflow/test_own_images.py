@@ -21,6 +21,7 @@ def write(file: Path, *, inverted: bool = False) -> None:
     np.savez(file, images=255 - images if inverted else images, labels=digits.labels[digits.labels < 3])
 
 
+@pytest.mark.long
 def test_a_paper_on_own_images(root: Path, tmp_path: Path) -> None:
     clone = copy(root, tmp_path / "clone")
     file = tmp_path / "mine.npz"

@@ -74,6 +74,7 @@ def test_a_users_study_is_in_the_report(finished: Clone) -> None:
     assert set(finished.plan()) == {"build_report", "all", "total"}
 
 
+@pytest.mark.long
 def test_models_alone_have_records(finished: Clone) -> None:
     studies = ", ".join(f"{of.split('/')[0]}-alone: {{of: {of}, judged: test, {BARE}}}" for of in OF_ALL)
     names = [f"{of.split('/')[0]}.{of.split('/')[0]}-alone" for of in OF_ALL]
@@ -83,6 +84,7 @@ def test_models_alone_have_records(finished: Clone) -> None:
         assert (finished.folder / f"results/smoke/papers/{name}/table.csv").exists()
 
 
+@pytest.mark.long
 def test_the_example_of_the_page(finished: Clone) -> None:
     """It is judged on held-out images, which the finished workflow has not."""
     page = (finished.folder / "docs" / "adding-a-paper.md").read_text()

@@ -232,7 +232,7 @@ def test_checkpoints_of_other_settings_are_named_and_removed(again: Clone) -> No
     settle(again, overrides=override(training={"learning_rate": 0.002}))
     assert run(again).status == 0
     assert len([*folder.glob("*/identity.json")]) == 2
-    done = again.python("recaps", "why", "--all", "--scale", "smoke")
+    done = again.python("recaps", "why", "--scale", "smoke")
     assert f"  {own.relative_to(again.folder)}\n" in done.output
     assert again.python("recaps", "clean", "--scale", "smoke").status == 0
     assert not own.exists()
@@ -248,6 +248,7 @@ def test_a_new_option_makes_no_run_new(again: Clone) -> None:
         assert again.snakemake(*SMOKE, "-n", "--", f"{RUN}/numbers.csv").jobs() == {}
 
 
+@pytest.mark.long
 def test_a_refactoring_is_accepted_after_a_proof(again: Clone) -> None:
     def git(*arguments: str) -> None:
         identity = ["-c", "user.name=Someone", "-c", "user.email=someone@example.org"]
