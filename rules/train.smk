@@ -42,7 +42,7 @@ rule time_steps:
     conda:
         "../envs/recaps.yaml"
     # More than any machine has. Snakemake lowers it to the number of its cores, so that no other job runs beside the
-    # measurement. A profile for a cluster must set it.
+    # measurement. A profile for a cluster must set it, and `profiles/smoke` sets one.
     threads: 1000
     resources:
         gpu=plan.gpus,
@@ -51,6 +51,6 @@ rule time_steps:
     params:
         **plan.params("time_steps"),
     message:
-        "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"
+        "Timing {wildcards.timing} of {wildcards.paper}"
     script:
         "../workflow/scripts/stage.py"

@@ -135,6 +135,6 @@ def copy(root: Path, folder: Path, parts: Iterable[str] = PARTS) -> Clone:
         elif source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.egg-info"))
         elif source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(exist_ok=True)
             shutil.copy2(source, target)
     return Clone(folder)

@@ -32,7 +32,7 @@ def root() -> Path:
 
 @pytest.fixture(autouse=True)
 def no_figure_stays_open() -> Iterator[None]:
-    """Drawings that a test leaves open else fill the memory."""
+    """Drawings that a test leaves open would fill the memory."""
     yield
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close("all")

@@ -127,8 +127,14 @@ def serve(requests: socket.socket, imports: Sequence[str]) -> None:
 
 
 def _forget_ends() -> None:
-    """Leave to the server what the modules that it imported do at the end of a process."""
+    """Leave to the server what the modules that it imported do at the end of a process.
+
+    A job's own processes and handlers of logs still end with it.
+    """
     atexit._clear()
+    for name, end in (("logging", "shutdown"), ("multiprocessing.util", "_exit_function")):
+        if module := sys.modules.get(name):
+            atexit.register(getattr(module, end))
     weakref.finalize._registry.clear()
     weakref.finalize._registered_with_atexit = False
 

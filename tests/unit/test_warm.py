@@ -87,6 +87,31 @@ atexit.register((here / "end").touch)
     assert (tmp_path / "end").exists()
 
 
+def test_a_job_ends_what_is_its_own_and_not_what_is_the_servers(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends.py").write_text("""
+import atexit, logging, multiprocessing, tempfile, weakref
+from pathlib import Path
+here = Path(__file__).parent
+kept = tempfile.TemporaryDirectory(dir=here, prefix="kept")
+atexit.register((here / "ended").touch)
+""")
+    text = """
+import multiprocessing, time, ends
+def work():
+    time.sleep(0.3)
+    (ends.here / "worked").touch()
+multiprocessing.get_context("fork").Process(target=work).start()
+"""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = warm.Server(["ends"])
+    assert server.run(script(text)) == 0
+    assert (tmp_path / "worked").exists(), "it waits for its processes"
+    assert not (tmp_path / "ended").exists()
+    assert len([*tmp_path.glob("kept*")]) == 1
+
+
 def test_scripts_run_side_by_side_and_share_nothing(server: warm.Server, script: Any, tmp_path: Path) -> None:
     """Each waits for a file that the other writes."""
     text = """

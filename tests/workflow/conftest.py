@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from clones import PARTS, SMOKE, Clone, copy
+from clones import SMOKE, Clone, copy
 from filelock import FileLock
 
 from recaps.config.load import Project, load
@@ -29,14 +29,18 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A copy for a file of tests, with the finished smoke workflow.
 
-    One testing process makes for all what `make demo` has not made in the checkout, or with other code.
+    It starts from what `make demo` has made in the checkout; one testing process makes the rest for all. A change of
+    the rules alone makes nothing again: `make clean-smoke` removes what is there.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent / "finished" if "PYTEST_XDIST_WORKER" in os.environ else base / "finished"
     with FileLock(shared.with_suffix(".lock")):
         if not shared.exists():
-            clone = copy(root, tmp_path_factory.mktemp("finishing"), (*PARTS, "results/smoke"))
+            clone, made = copy(root, tmp_path_factory.mktemp("finishing")), root / "results" / "smoke"
+            if made.exists():
+                unfinished = shutil.ignore_patterns("lease.json", "*.part")
+                shutil.copytree(made, clone.folder / "results" / "smoke", ignore=unfinished)
             done = clone.snakemake(*SMOKE)
-            assert done.status == 0, done.output[-6000:]
+            assert done.status == 0, f"{done.output[-6000:]}\nIt started from {made}; `make clean-smoke` removes that."
             clone.folder.rename(shared)
     return Clone(shutil.copytree(shared, tmp_path_factory.mktemp("clone") / "finished", symlinks=True))

@@ -122,7 +122,7 @@ def test_slurm_typed_just_so(clone: Clone, project: Project, root: Path) -> None
 def test_nothing_runs_beside_a_timing(clone: Clone, project: Project) -> None:
     """It takes all cores that Snakemake has; a profile for a cluster must set their number."""
     (paper, timing), *_ = [(name, each) for name, paper in project.papers.items() for each in paper.timings]
-    message = 'message:\n        "Timing {wildcards.timing} of {wildcards.paper} (nothing runs beside it)"'
+    message = 'message:\n        "Timing {wildcards.timing} of {wildcards.paper}"'
     with clone.edited("rules/train.smk", message, "priority: 0"):  # without it, the number of threads is shown
         target = f"results/smoke/papers/{paper}/timings/{timing}.json"
         done = clone.snakemake("--cores", "2", "-n", "--quiet", "host", "--", target)
