@@ -91,7 +91,7 @@ def test_a_job_ends_what_is_its_own_and_not_what_is_the_servers(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ends.py").write_text("""
-import atexit, logging, multiprocessing, tempfile, weakref
+import atexit, multiprocessing.util, tempfile
 from pathlib import Path
 here = Path(__file__).parent
 kept = tempfile.TemporaryDirectory(dir=here, prefix="kept")
