@@ -65,13 +65,13 @@ demo: environment ## The whole workflow on stand-in data (no network), to result
 	@echo
 	@echo "Done. The data are stand-ins, so the numbers mean nothing. Report: results/smoke/report.html"
 
-test: environment ## The tests but for the longest and those on a private Slurm; quicker after `make demo`
+test: environment ## Most tests: all but those marked long, cluster or whole; quicker after `make demo`
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --durations 20 -m "not (whole or long or cluster)"
 
 test-cluster: slurm ## The tests on a private Slurm; as root on Debian, this installs its packages
 	@$(BIN)/python -m pytest -m "whole or not whole" tests/cluster
 
-faults: slurm ## Interrupt trainings on that Slurm at N random points (make faults N=50); results: docs/reliability.md
+faults: slurm ## Stop trainings on a private Slurm at N random points; replaces the table of docs/reliability.md
 	@$(BIN)/python tests/cluster/campaign.py --n $(N) --into docs/reliability.md
 
 slurm: environment

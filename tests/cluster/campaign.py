@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +138,7 @@ def main() -> int:
         trainings = Trainings(ROOT, Path(folder), slurm, seeds=TOGETHER)
         with faults.small_disk(trainings.results.parent, megabytes=48):
             counts = campaign(trainings, options.n, random.Random(options.seed))
-    text = f"{table(counts)}\n\n`make faults N={options.n}`: {(time.monotonic() - began) / 60:.0f} minutes.\n"
+    text = f"{table(counts)}\n\n`make faults N={options.n}`: {(time.monotonic() - began) / 60:.0f} minutes, {date.today()}.\n"
     print(text)
     if options.into:
         page = options.into.read_text(encoding="utf-8")

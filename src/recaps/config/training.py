@@ -45,7 +45,8 @@ class Training(Section):
     """Initial learning rate of the optimiser. The family `generative` multiplies it by factors; in `experts` it applies
     to the autoencoder only."""
     warmup: int = Field(0, ge=0)
-    """Number of steps in which the learning rate rises linearly to that of the schedule. 0: no warm-up."""
+    """Number of steps in which the learning rate rises linearly to that of the schedule. 0: no warm-up.
+    In `experts`, only the autoencoder has it."""
     lr_decay: float = Field(0.96, gt=0, le=1)
     """Factor by which the learning rate decays every `lr_decay_steps` steps. The decay is continuous."""
     lr_decay_steps: int = Field(2000, ge=1)

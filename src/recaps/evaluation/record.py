@@ -224,7 +224,7 @@ def evaluations(history: pd.DataFrame, run: Path) -> pd.DataFrame:
 
 
 def head_result(run: Path, paper: Paper, head: str, protocol: str) -> dict[str, Any]:
-    """Return the result of a head of a run under a protocol."""
+    """Return the result of a head of a run under a protocol, as `recaps.evaluation.heads` wrote it."""
     file = (layout.scores if paper.heads[head].kind == "argmax" else layout.heads)(run)
     results = io.read_json(file)
     if protocol not in results.get(head, {}):

@@ -97,7 +97,8 @@ class State:
                 if self.repeated[job] and shown <= SHOWN:
                     print(f"recaps: {job} is made again: {self.repeated[job]}", file=sys.stderr)
                 elif self.repeated[job] and shown == SHOWN + 1:
-                    print("recaps: and others; `python -m recaps why` names them", file=sys.stderr)
+                    told = f"recaps: and others; `python -m recaps why --scale {self.plan.scale}` names them"
+                    print(told, file=sys.stderr)
         return job.outputs if self.repeated[job] else ()
 
 
