@@ -138,7 +138,8 @@ def main() -> int:
         trainings = Trainings(ROOT, Path(folder), slurm, seeds=TOGETHER)
         with faults.small_disk(trainings.results.parent, megabytes=48):
             counts = campaign(trainings, options.n, random.Random(options.seed))
-    text = f"{table(counts)}\n\n`make faults N={options.n}`: {(time.monotonic() - began) / 60:.0f} minutes, {date.today()}.\n"
+    minutes = (time.monotonic() - began) / 60
+    text = f"{table(counts)}\n\n`make faults N={options.n}`: {minutes:.0f} minutes, {date.today()}.\n"
     print(text)
     if options.into:
         page = options.into.read_text(encoding="utf-8")

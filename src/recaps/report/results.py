@@ -86,7 +86,7 @@ class Results:
             raise UserError(f"{file}: no such file; first run the stage that writes it") from error
 
     def numbers(self, variant: str, seed: int) -> pd.DataFrame:
-        """The numbers of a run's record. `metrics` has those of all runs, and those that combine runs: see `collect`."""
+        """The numbers of a run's record. `metrics` has those of all runs, and some that combine runs (`collect`)."""
         return record.read_numbers(self.run(variant, seed))
 
     def measured(self, variant: str, metric: str) -> pd.DataFrame:
