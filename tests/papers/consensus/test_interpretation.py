@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recaps.arrays import Arrays
 from recaps.config.training import Training
-from recaps.nn.routing.options import EMOptions, SimilarityOptions
+from recaps.nn.routing.options import ConnectionistOptions, EMOptions, SimilarityOptions
 from recaps.papers.consensus.interpretation import by_iteration
 from recaps.papers.consensus.matrixcaps import MatrixCaps, build
 from recaps.papers.consensus.options import MatrixCapsOptions
@@ -20,7 +20,7 @@ from recaps.papers.consensus.options import MatrixCapsOptions
 pytestmark = pytest.mark.unit
 
 
-def model(routing: EMOptions | SimilarityOptions) -> MatrixCaps:
+def model(routing: ConnectionistOptions | EMOptions | SimilarityOptions) -> MatrixCaps:
     torch.manual_seed(0)
     options = MatrixCapsOptions(conv_channels=8, types=(2, 3, 3), compiled=False, routing=routing)
     return build(options, (1, 28, 28), 4).eval()
@@ -30,7 +30,7 @@ def pixels() -> Tensor:
     return torch.randint(0, 256, (6, 1, 28, 28), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize("kind", [EMOptions, SimilarityOptions])
+@pytest.mark.parametrize("kind", [ConnectionistOptions, EMOptions, SimilarityOptions])
 def test_each_row_is_of_a_network_with_as_many_iterations(kind: Any) -> None:
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
     arrays = Arrays(pixels().numpy(), labels.numpy(), {}, {"classes": 4})
