@@ -12,8 +12,9 @@ from snakemake.cli import parse_config
 from snakemake.utils import min_version
 
 from recaps import layout
+from recaps.errors import UserError, nearest
 from recaps.layout import DATASET_FILES, RUN_FILES, Layout, named
-from recaps.plan.plan import growing, start
+from recaps.plan.plan import exits, growing, start
 from recaps.plan.state import State
 from recaps.report.cost import summary
 
@@ -101,6 +102,14 @@ for name, (about, done, made) in targets.items():
             f"Made, scale {plan.scale}: {done}"
 
     workflow.get_rule(name).docstring = about
+
+
+# Snakemake's own message names no target that exists. It gives the Snakefile no other list of those that were asked for.
+if workflow.is_main_process and "--" in sys.argv:
+    with exits():
+        for name in sys.argv[sys.argv.index("--") + 1 :]:
+            if "/" not in name and not workflow.is_rule(name) and not Path(name).exists():
+                raise UserError(f"scale {plan.scale} has no target '{name}'{nearest(name, targets)}")
 
 
 onstart:

@@ -145,6 +145,12 @@ def test_mistake_ends_in_one_line(clone: Clone) -> None:
     assert lines == ["recaps: config: without: there is no data set 'smalnorb' (did you mean 'smallnorb'?)"]
 
 
+def test_a_target_that_is_none_ends_in_one_line(clone: Clone) -> None:
+    done = clone.snakemake(*SMOKE, "-n", "--", "sparse", "sparse.svmm")
+    assert done.status == 1
+    assert done.output.splitlines()[-1] == "recaps: scale smoke has no target 'sparse.svmm' (did you mean 'sparse.svm'?)"
+
+
 def test_a_file_of_a_seed_that_is_not_planned_ends_in_one_line(clone: Clone) -> None:
     done = clone.snakemake(*SMOKE, "-n", "--", "results/smoke/runs/sparse/dense/seed-7/numbers.csv")
     assert done.status == 1
