@@ -25,7 +25,7 @@ SAME = "same"
 WITHIN = "within the uncertainty"
 DIFFERS = "DIFFERS"
 UNKNOWN = "uncertainty unknown"
-OTHER_DATA = "other test set"
+OTHER_DATA = "other test set or machine"
 
 
 def report(yours: Path, others: Path) -> str:
