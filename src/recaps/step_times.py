@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from pydantic import ValidationError
@@ -57,10 +57,10 @@ def measured(file: Path = FILE) -> Times:
 
 
 def published(folder: Path = PUBLISHED) -> Times:
-    """Return the published times, as means over runs. A step of a run has no phase in its name: it is a mean step."""
+    """Return the published times, as medians over runs. A step of a run has no phase in its name: it is a mean step."""
     timed = folder / FILE.name
     others = read_json(timed) if timed.is_file() else []
-    return merged(_means(others), _means(map(read_json, folder.glob("*/runs/*/*/*/record.json"))))
+    return merged(_medians(others), _medians(map(read_json, folder.glob("*/runs/*/*/*/record.json"))))
 
 
 def merged(times: Times, better: Times) -> Times:
@@ -97,15 +97,15 @@ def slowest(times: Times, *, gpu: bool) -> dict[str, float]:
     return found
 
 
-def _means(records: Iterable[Mapping[str, Any]]) -> Times:
-    """Return the seconds of a mean step of some runs."""
+def _medians(records: Iterable[Mapping[str, Any]]) -> Times:
+    """Return the median over runs of the seconds of a mean step. Some runs had another beside them, or were paused."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
         if (variant := _variant(record)) and "trained" not in record:
             name = step_name(variant, "", variant.training.precision)
             steps = found.setdefault(record["device"], {})
             steps.setdefault(name, []).append(record["wall_seconds"] / record["steps"])
-    return {device: {name: fmean(each) for name, each in steps.items()} for device, steps in found.items()}
+    return {device: {name: median(each) for name, each in steps.items()} for device, steps in found.items()}
 
 
 def _variant(record: Mapping[str, Any]) -> Variant | None:

@@ -37,10 +37,11 @@ def named(each: Variant) -> str:
     return step_name(each, "", "auto")
 
 
-def test_a_published_time_is_the_mean_over_runs_of_the_same_work_on_a_device(tmp_path: Path) -> None:
+def test_a_published_time_is_the_median_over_runs_of_the_same_work_on_a_device(tmp_path: Path) -> None:
     vae, rbm = variant("mnist-vae"), variant("mnist-rbm")
     publish(tmp_path, "mnist-vae", vae, "A", 1.0)
-    publish(tmp_path, "mnist-vae", variant("mnist-vae", steps=7, learning_rate=0.5), "A", 3.0)
+    publish(tmp_path, "mnist-vae", variant("mnist-vae", steps=7, learning_rate=0.5), "A", 9.0)
+    publish(tmp_path, "mnist-vae", vae, "A", 2.0)
     publish(tmp_path, "mnist-vae", vae, "B", 5.0)
     publish(tmp_path, "mnist-rbm", rbm, "A", 7.0, trained="experts/mnist-rbm")
     assert published(tmp_path) == {"A": {named(vae): 2.0}, "B": {named(vae): 5.0}}
