@@ -77,7 +77,6 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
 
     band = float(x(published + tolerance)) - float(x(published - tolerance))
     parts = [
-        f'<path class="axis" d="M0 11H{width:g}"/>',
         f'<rect class="band" x="{x(published - tolerance)}" y="3" width="{max(band, 1):.1f}" height="16" rx="2"/>',
         f'<path class="published" d="M{x(published)} 1V21"/>',
     ]
@@ -100,7 +99,6 @@ def certainty(difference: float, p_value: float) -> Markup:
     unit = (centre - 8) / most
     place = centre + unit * math.copysign(min(errors, most), difference)
     parts = [
-        f'<path class="axis" d="M0 11H{width:g}"/>',
         f'<rect class="band" x="{centre - unit:.1f}" y="3" width="{2 * unit:.1f}" height="16" rx="2"/>',
         f'<path class="published" d="M{centre:g} 1V21"/>',
         f'<circle class="ours" cx="{place:.1f}" cy="11" r="4"/>',

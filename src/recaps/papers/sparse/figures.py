@@ -156,13 +156,13 @@ def accuracy_at_accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     data = pd.concat([supervised_accuracies(part).assign(seed=seed) for seed, part in results.by_seed()])
     for place, variant in enumerate(data["variant"].unique()):
         title, colour, own = results.paper.variants[variant].title, f"C{place}", data[data["variant"] == variant]
-        for seed, points in own.groupby("seed"):
-            label = title if seed == own["seed"].iloc[0] else None
-            axis.plot(points["mnist"], points["affnist"], marker="o", color=colour, label=label)
-            for step, *where in points[["step", "mnist", "affnist"]].itertuples(index=False):
-                # One network's labels are left above its line, the other's right below.
-                beside, side = ((-5, 4), "right") if place else ((6, -8), "left")
-                axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha=side, fontsize=7, color=colour)
+        means = own.groupby("step")[["mnist", "affnist"]].mean()
+        axis.plot(means["mnist"], means["affnist"], marker="o", color=colour, label=title)
+        axis.plot(own["mnist"], own["affnist"], linestyle="none", marker=".", color=colour, alpha=0.5)
+        for step, *where in means.itertuples():
+            # One network's labels are left above its line, the other's right below.
+            beside, side = ((-7, 4), "right") if place else ((7, -8), "left")
+            axis.annotate(f"{step:,}", where, beside, textcoords="offset points", ha=side, fontsize=7, color=colour)
         at = [results.published.get((variant, f"argmax-{each}"), math.nan) for each in ("mnist-shifted", "affnist")]
         label = None if math.isnan(at[1]) else f"{title}, published"
         axis.plot(*at, linestyle="none", marker="x", markersize=8, color=colour, label=label)
