@@ -426,21 +426,21 @@ def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys:
     results = tree(seeds=(0,))
     assert run_publish(results) == 0
     before = manifest_of(results)["files"]
-    study = tree(seeds=(0,), paper="sparse.pooling")
-    assert run_publish(study, "--papers", "sparse.pooling") == 0
-    assert "sparse, sparse.pooling" in capsys.readouterr().out
+    study = tree(seeds=(0,), paper="sparse.convnets")
+    assert run_publish(study, "--papers", "sparse.convnets") == 0
+    assert "sparse, sparse.convnets" in capsys.readouterr().out
     files = manifest_of(study)["files"]
-    assert "papers/sparse.pooling/table.csv" in files
-    assert "runs/sparse.pooling/convnet-pooling-true/seed-0/record.json" in files
+    assert "papers/sparse.convnets/table.csv" in files
+    assert "runs/sparse.convnets/convnet-as-it-is/seed-0/record.json" in files
     assert {name: digest for name, digest in before.items() if not name.startswith(("index", "papers"))}.items() <= (
         files.items()
     ), "the scorecard and the paper's runs are as before"
     page = page_of(study)
-    assert 'id="paper-sparse.pooling"' in page
+    assert 'id="paper-sparse.convnets"' in page
     readmes = re.findall(r'href="../../../(src/[^"#]*README.md)"', page)
     assert readmes == ["src/recaps/papers/sparse/README.md"] * 2
     # Rows that are no more are refused when the record is drawn again.
-    (published(study) / "runs/sparse.pooling").rename(published(study) / "runs/sparse.pools")
+    (published(study) / "runs/sparse.convnets").rename(published(study) / "runs/sparse.pools")
     assert run_publish(study, "--draw") == 1
     assert "sparse.pools: published, but there is no such study" in capsys.readouterr().err
 
