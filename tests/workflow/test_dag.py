@@ -148,7 +148,8 @@ def test_mistake_ends_in_one_line(clone: Clone) -> None:
 def test_a_target_that_is_none_ends_in_one_line(clone: Clone) -> None:
     done = clone.snakemake(*SMOKE, "-n", "--", "sparse", "sparse.svmm")
     assert done.status == 1
-    assert done.output.splitlines()[-1] == "recaps: scale smoke has no target 'sparse.svmm' (did you mean 'sparse.svm'?)"
+    line = "recaps: scale smoke has no target 'sparse.svmm' (did you mean 'sparse.svm'?)"
+    assert done.output.splitlines()[-1] == line
 
 
 def test_a_file_of_a_seed_that_is_not_planned_ends_in_one_line(clone: Clone) -> None:
