@@ -77,12 +77,12 @@ def strip(published: float, tolerance: float, ours: float, interval: tuple[float
 
     band = float(x(published + tolerance)) - float(x(published - tolerance))
     parts = [
-        f'<rect class="band" x="{x(published - tolerance)}" y="3" width="{max(band, 1):.1f}" height="16" rx="2"/>',
+        f'<rect x="{x(published - tolerance)}" width="{max(band, 1):.1f}"/>',
         f'<path class="published" d="M{x(published)} 1V21"/>',
     ]
     if interval:
         parts.append(f'<path class="interval" d="M{x(interval[0])} 11H{x(interval[1])}"/>')
-    parts.append(f'<circle class="ours" cx="{x(ours)}" cy="11" r="4"/>')
+    parts.append(f'<circle cx="{x(ours)}"/>')
     return _svg("strip", width, height, parts)
 
 
@@ -99,9 +99,9 @@ def certainty(difference: float, p_value: float) -> Markup:
     unit = (centre - 8) / most
     place = centre + unit * math.copysign(min(errors, most), difference)
     parts = [
-        f'<rect class="band" x="{centre - unit:.1f}" y="3" width="{2 * unit:.1f}" height="16" rx="2"/>',
+        f'<rect x="{centre - unit:.1f}" width="{2 * unit:.1f}"/>',
         f'<path class="published" d="M{centre:g} 1V21"/>',
-        f'<circle class="ours" cx="{place:.1f}" cy="11" r="4"/>',
+        f'<circle cx="{place:.1f}"/>',
     ]
     return _svg("strip", width, height, parts)
 
