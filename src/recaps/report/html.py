@@ -26,7 +26,7 @@ from recaps.layout import Layout
 from recaps.papers import of
 from recaps.report import charts, findings, overview, scorecard, verdicts
 from recaps.report.contents import Run, read_figure, read_picture, read_runs, read_table, read_timings
-from recaps.report.measured import Record, dirty, stand_in
+from recaps.report.measured import Record, dirty, duration, stand_in
 
 TEMPLATE = "report.html.j2"
 #: Points of a training curve on the page, and on a page of links.
@@ -359,14 +359,6 @@ def _breakable(_: object, tokens: Sequence[Token], place: int, *others: object) 
 def code(text: str) -> Markup:
     """Escaped text, with what is between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `12 min`, `3 h 05 min`."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def size(number: float) -> str:

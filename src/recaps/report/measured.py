@@ -144,3 +144,11 @@ def stand_in(records: Sequence[Record]) -> bool:
 
 def dirty(records: Sequence[Record]) -> bool:
     return any(record.get("git", {}).get("dirty", False) for record in records)
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `12 min`, `3 h 05 min`."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

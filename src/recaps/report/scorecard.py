@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import median
 
 import pandas as pd
 
@@ -14,18 +15,22 @@ from recaps.config.without import LeftOut
 from recaps.errors import UserError, nearest
 from recaps.io import write_json, write_text
 from recaps.layout import Layout
-from recaps.report import overview
+from recaps.report import overview, statistics
 from recaps.report.claims import Claim, Measure, Number, Ordering, read
-from recaps.report.measured import Measured, Record, collect, read_metrics, read_records
+from recaps.report.measured import Measured, Record, collect, duration, read_metrics, read_records
 from recaps.report.statistics import Estimate
 from recaps.report.verdicts import (
+    DIRECTION,
     FAILED,
+    FEWEST_SEEDS,
     NOT_DECIDED,
     NOT_REPRODUCED,
     NOT_RUN,
+    NOT_SUPPORTED,
     STAND_IN,
     VERDICTS,
     All,
+    Finding,
     format_value,
     judge,
     readable,
@@ -41,8 +46,8 @@ TITLES = {
 #: The columns that are as in `claims.yaml`.
 OF_CLAIM = ("id", "paper", "where", "statement", "reason", "kind", "unit", "quoted", "role", "decides", "note")
 
-#: The verdicts on claims that other runs might still change.
-OPEN = (NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
+#: The verdicts that other runs might still change.
+OPEN = (DIRECTION, NOT_REPRODUCED, NOT_RUN, NOT_DECIDED)
 
 MARKDOWN_HEAD = """\
 | where | claim | unit | published | ours | seeds | 95 % interval | verdict |
@@ -121,7 +126,13 @@ def _row(
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        return replace(base, how=_why_not(claim.measured_in, lacking, measured, left_out))
+        variants = ", ".join(dict.fromkeys(measure.variant for measure in lacking))
+        wanted = f"The study `{claim.study}`" if claim.study else f"Three seeds of {variants}"
+        return replace(
+            base,
+            decides=claim.decides or f"{wanted}; `make estimate` gives the cost.",
+            how=_why_not(claim.measured_in, lacking, measured, left_out),
+        )
     for measure, item in present.items():
         if item.unit != claim.unit:
             raise UserError(
@@ -130,9 +141,12 @@ def _row(
     finding = judge(claim, present, numbers, measured)
     low, high = (finding.estimate.interval() if finding.estimate.basis == "seeds" else None) or (math.nan, math.nan)
     made_of_stand_ins = any(item.stand_in for item in present.values())
+    decides = claim.decides if finding.verdict in OPEN else ""
+    if finding.verdict in (*OPEN, NOT_SUPPORTED) and not decides and not made_of_stand_ins:
+        decides = _more_seeds(claim, finding, present, runs)
     return replace(
         base,
-        decides=claim.decides if finding.verdict in OPEN else "",
+        decides=decides,
         ours=finding.ours,
         sd=finding.sd,
         seeds=min(len(item.seeds) for item in present.values()),
@@ -143,6 +157,30 @@ def _row(
         verdict=STAND_IN if made_of_stand_ins else finding.verdict,
         how=_how(claim, present, finding.estimate, runs),
     )
+
+
+def _more_seeds(claim: Claim, finding: Finding, present: Mapping[Measure, Measured], runs: Sequence[Record]) -> str:
+    """The number of seeds that would decide the claim, and what those cost that were not run; empty if ours decide."""
+    trained = {measure.variant: len(item.seeds) for measure, item in present.items()}
+    fewest = min(trained.values())
+    wanted: int | None
+    if fewest < FEWEST_SEEDS:
+        wanted, text = FEWEST_SEEDS, "Three seeds"
+    elif isinstance(claim, Number) or finding.p_value is None or finding.p_value < 1 - statistics.LEVEL:
+        return ""
+    elif finding.estimate.basis != "seeds":
+        return "More seeds: those of one model have equal values."
+    elif wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference), fewest):
+        text = f"About {wanted} seeds, if means and spreads stay"
+    else:
+        return f"More than {statistics.MOST_SEEDS} seeds, if means and spreads stay: the difference is too small."
+    known = [run for run in runs if run["paper"] == claim.measured_in and run.get("wall_seconds")]
+    times = {variant: [run["wall_seconds"] for run in known if run["variant"] == variant] for variant in trained}
+    if not all(times.values()):
+        return f"{text}."
+    seconds = sum(median(times[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
+    devices = dict.fromkeys(str(run["device"]) for run in known if run["variant"] in trained and run.get("device"))
+    return f"{text}; {duration(seconds)} of training for the others ({' or '.join(devices)})."
 
 
 def _why_not(paper: str, lacking: Sequence[Measure], measured: All, left_out: LeftOut | None) -> str:

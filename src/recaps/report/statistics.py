@@ -17,6 +17,9 @@ Basis = Literal["seeds", "test images", "none"]
 
 LEVEL = 0.95
 
+#: More seeds than this count as no feasible number.
+MOST_SEEDS = 100
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -98,6 +101,21 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom
     basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"
     return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
+
+
+def seeds_to_separate(estimate: Estimate, distance: float, seeds: int) -> int | None:
+    """The number of seeds with which `estimate` would be separated from a value at this distance.
+
+    It holds if neither the mean nor the spread of the `seeds` measured ones changes. The error falls with the root of
+    the number of seeds, and the degrees of freedom grow with it. None: more than `MOST_SEEDS`, or no error over seeds.
+    """
+    if estimate.basis != "seeds" or not estimate.error or seeds < 2:
+        return None
+    for n in range(seeds, MOST_SEEDS + 1):
+        error = estimate.error * math.sqrt(seeds / n)
+        if Estimate(distance, error, estimate.freedom * (n - 1) / (seeds - 1), "seeds").separated():
+            return n
+    return None
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -148,6 +148,36 @@ def test_a_conjecture_is_measured_in_its_study_and_does_not_count_as_a_claim(
     assert scorecard.scorecard([conjecture], pd.DataFrame(rows("a", a)))["verdict"].tolist() == [NOT_RUN]
 
 
+def trained(variant: str, seeds: int, hours: float) -> list[dict[str, Any]]:
+    run = {"paper": "toy", "variant": variant, "wall_seconds": 3600 * hours, "device": "a CPU", "steps": 1}
+    return [run | {"seed": seed} for seed in range(seeds)]
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([62.0], "Three seeds; 4 h 00 min of training for the others (a CPU)."),
+        ([63.0, 63.3, 62.9], ""),  # p < 0.05
+        (
+            [62.0, 63.0, 61.2],
+            "About 4 seeds, if means and spreads stay; 2 h 00 min of training for the others (a CPU).",
+        ),
+        ([59.9, 63.0, 57.3], "More than 100 seeds, if means and spreads stay: the difference is too small."),
+    ],
+)
+def test_the_seeds_that_would_decide(values: list[float], text: str) -> None:
+    runs = trained("a", len(values), 2)
+    row = judge(bound(at_most=60), rows("a", values), runs=runs)
+    assert row["verdict"] == NOT_REPRODUCED
+    assert row["decides"] == text
+
+
+def test_what_would_decide_a_claim_that_is_not_run() -> None:
+    assert judge(bound(at_most=60))["decides"] == "Three seeds of a; `make estimate` gives the cost."
+    row = judge(bound(at_most=60, decides="One month."))
+    assert row["decides"] == "One month."
+
+
 def test_a_check_passes_or_fails_and_is_no_claim() -> None:
     claims = [number(note="Changed after results were known."), number("b", role="check"), number("c", role="check")]
     measured = pd.DataFrame([*rows("a", [89.5]), *rows("b", [90.5]), *rows("c", [80.0])])
@@ -400,7 +430,7 @@ def test_markdown_counts_verdicts_and_keeps_its_columns() -> None:
     assert "2 claims: 1 reproduced, 1 not run at this scale." in text
     assert "A value of one seed has no interval" in text
     assert r"a \| b." in text
-    table = [line for line in text.splitlines() if line.startswith("|")]
+    table = [line for line in text.partition("### Runs")[0].splitlines() if line.startswith("|")]
     assert {line.replace(r"\|", "").count("|") for line in table} == {9}
 
 

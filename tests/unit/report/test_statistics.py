@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from recaps.report.statistics import Estimate, difference, holm, over_seeds, proportion_error, published, sd
+from recaps.report.statistics import (
+    Estimate,
+    difference,
+    holm,
+    over_seeds,
+    proportion_error,
+    published,
+    sd,
+    seeds_to_separate,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -94,6 +103,17 @@ def test_one_seed_counts_with_the_spread_of_the_others_if_that_is_larger() -> No
         assert gap.basis == "test images"
         assert gap.error == pytest.approx(spread * math.sqrt(1 + 1 / 5))
         assert gap.p_value() == pytest.approx(stats.ttest_ind([88.0], A).pvalue)
+
+
+def test_the_number_of_seeds_that_separates_a_mean() -> None:
+    """With n seeds of these, the one-sample t-test is just below 0.05, and with n - 1 it is not."""
+    three = over_seeds([0.2, 1.0, 2.1])
+    n = seeds_to_separate(three, three.value, 3)
+    assert n is not None
+    p_values = [2 * stats.t.sf(three.value / ((three.spread or 0) / math.sqrt(k)), k - 1) for k in (n - 1, n)]
+    assert p_values[0] > 0.05 > p_values[1]
+    assert seeds_to_separate(three, 0.01, 3) is None
+    assert seeds_to_separate(over_seeds([0.2], test_error=0.1), 0.2, 1) is None
 
 
 def test_standard_deviation() -> None:

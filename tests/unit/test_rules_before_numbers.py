@@ -1,7 +1,9 @@
-"""The rule of a conjecture is older than the numbers that it judges, or says that it is not."""
+"""A rule is older than the numbers that it judges, or says that it is not."""
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -89,3 +91,28 @@ def test_a_claim_measures_what_the_table_of_its_study_shows() -> None:
             study = project.every[claim.measured_in]
             assert {each.variant for each in claim.measures} <= set(study.variants), claim.id
             assert {each.metric for each in claim.measures} <= set(study.study.columns), claim.id
+
+
+def judged_by(row: pd.Series) -> tuple[object, ...]:
+    """What a row of a scorecard says of its rule: kind, tolerance, limits, and the number of models in an order."""
+    low = re.search(r"at least (-?[\d.]+)|(-?[\d.]+) to ", row["published"])
+    high = re.search(r"at most (-?[\d.]+)| to (-?[\d.]+)", row["published"])
+    limits = (float(found[1] or found[2]) if found else None for found in (low, high))
+    models = len(re.findall(r"-?[\d.]+", row["ours"])) if row["kind"] == "ordering" else 0
+    return row["kind"], float(row["tolerance"] or 0), *limits, models
+
+
+def test_a_rule_that_changed_after_its_results_says_so(root: Path) -> None:
+    """The published scorecards of earlier commits have the same rules, for every claim that they judge."""
+    if not (root / ".git").exists() or git(root, "rev-parse", "--is-shallow-repository").strip() == "true":
+        pytest.skip("needs the history of the repository")
+    file = "results/published/desk/scorecard.csv"
+    rules: dict[str, set[tuple[object, ...]]] = {}
+    for commit in git(root, "log", "--format=%H", "--", file).split():
+        card = pd.read_csv(io.StringIO(git(root, "show", f"{commit}:{file}")), dtype=str).fillna("")
+        for _, row in card[card["ours"] != ""].iterrows():
+            rules.setdefault(row["id"], set()).add(judged_by(row))
+    changed = {claim for claim, versions in rules.items() if len(versions) > 1}
+    assert changed
+    said = {claim.id for claim in CLAIMS if re.search("Changed after", claim.reason + claim.note)}
+    assert changed & {claim.id for claim in CLAIMS} - said == set()
