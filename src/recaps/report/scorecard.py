@@ -126,11 +126,9 @@ def _row(
     )
     if len(present) < len(found):
         lacking = [measure for measure in found if measure not in present]
-        variants = ", ".join(dict.fromkeys(measure.variant for measure in lacking))
-        wanted = f"The study `{claim.study}`" if claim.study else f"Three seeds of {variants}"
         return replace(
             base,
-            decides=claim.decides or f"{wanted}; `make estimate` gives the cost.",
+            decides=claim.decides or _first_runs(claim, lacking, measured),
             how=_why_not(claim.measured_in, lacking, measured, left_out),
         )
     for measure, item in present.items():
@@ -141,12 +139,9 @@ def _row(
     finding = judge(claim, present, numbers, measured)
     low, high = (finding.estimate.interval() if finding.estimate.basis == "seeds" else None) or (math.nan, math.nan)
     made_of_stand_ins = any(item.stand_in for item in present.values())
-    decides = claim.decides if finding.verdict in OPEN else ""
-    if finding.verdict in (*OPEN, NOT_SUPPORTED) and not decides and not made_of_stand_ins:
-        decides = _more_seeds(claim, finding, present, runs)
     return replace(
         base,
-        decides=decides,
+        decides="" if made_of_stand_ins else _next_runs(claim, finding, present, runs),
         ours=finding.ours,
         sd=finding.sd,
         seeds=min(len(item.seeds) for item in present.values()),
@@ -159,28 +154,47 @@ def _row(
     )
 
 
-def _more_seeds(claim: Claim, finding: Finding, present: Mapping[Measure, Measured], runs: Sequence[Record]) -> str:
-    """The number of seeds that would decide the claim, and what those cost that were not run; empty if ours decide."""
+def _first_runs(claim: Claim, lacking: Sequence[Measure], measured: All) -> str:
+    """The runs that a claim needs for a first value."""
+    if claim.study:
+        return f"The study `{claim.study}`, at a scale that has it."
+    trained = {variant for paper, variant, _ in measured if paper == claim.measured_in}
+    new = dict.fromkeys(measure.variant for measure in lacking if measure.variant not in trained)
+    if not new:
+        return "Other trainings: those that were made do not give the value."
+    return f"Three seeds of {', '.join(new)}."
+
+
+def _next_runs(claim: Claim, finding: Finding, present: Mapping[Measure, Measured], runs: Sequence[Record]) -> str:
+    """The runs that would decide a claim, or test a cause; empty if ours settle it.
+
+    For a claim with three seeds, the number of seeds is computed. An entry for a conjecture has its own.
+    """
+    listed = claim.decides if finding.verdict in OPEN else ""
+    if finding.verdict not in (*OPEN, NOT_SUPPORTED) or (listed and claim.role == "conjecture"):
+        return listed
     trained = {measure.variant: len(item.seeds) for measure, item in present.items()}
     fewest = min(trained.values())
-    wanted: int | None
     if fewest < FEWEST_SEEDS:
-        wanted, text = FEWEST_SEEDS, "Three seeds"
-    elif isinstance(claim, Number) or finding.p_value is None or finding.p_value < 1 - statistics.LEVEL:
-        return ""
-    elif finding.estimate.basis != "seeds":
+        return listed or f"Three seeds in all{_cost(claim, trained, FEWEST_SEEDS, runs)}."
+    if isinstance(claim, Number) or finding.p_value is None or finding.p_value < 1 - statistics.LEVEL:
+        return listed
+    if finding.estimate.basis != "seeds":
         return "More seeds: those of one model have equal values."
-    elif wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference), fewest):
-        text = f"About {wanted} seeds, if means and spreads stay"
-    else:
-        return f"More than {statistics.MOST_SEEDS} seeds, if means and spreads stay: the difference is too small."
+    if wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference), fewest):
+        return f"About {wanted} seeds in all, if means and spreads stay{_cost(claim, trained, wanted, runs)}."
+    return f"More than {statistics.MOST_SEEDS} seeds, if means and spreads stay: the difference is too small."
+
+
+def _cost(claim: Claim, trained: Mapping[str, int], wanted: int, runs: Sequence[Record]) -> str:
+    """The time to train all wanted seeds of the variants, of which some are `trained`; empty if unknown."""
     known = [run for run in runs if run["paper"] == claim.measured_in and run.get("wall_seconds")]
     times = {variant: [run["wall_seconds"] for run in known if run["variant"] == variant] for variant in trained}
     if not all(times.values()):
-        return f"{text}."
+        return ""
     seconds = sum(median(times[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
     devices = dict.fromkeys(str(run["device"]) for run in known if run["variant"] in trained and run.get("device"))
-    return f"{text}; {duration(seconds)} of training for the others ({' or '.join(devices)})."
+    return f"; the missing ones take {duration(seconds)} of training ({' or '.join(devices)})"
 
 
 def _why_not(paper: str, lacking: Sequence[Measure], measured: All, left_out: LeftOut | None) -> str:
@@ -295,12 +309,15 @@ def markdown(
     if len(conjectures := card.loc[card["role"] == "conjecture", "verdict"].value_counts(sort=False)):
         found = ", ".join(f"{number} {verdict}" for verdict, number in conjectures.items())
         parts.append(f"Conjectures, which the authors believe and did not test: {found}.")
-    if changed := int((card["reason"] + card["note"]).str.contains("Changed after").sum()):
-        parts.append(f"Of all rules, {changed} changed after results were known. Their `reason` or `note` says why.")
+    if changed := int((card["reason"] + card["note"]).str.contains("(?:Changed|Added) after").sum()):
+        parts.append(
+            f"Of all {len(card)} rules, {changed} were changed or added after results were known. The columns `reason` "
+            "and `note` of `scorecard.csv` say why."
+        )
     if STAND_IN in set(card["verdict"]):
         parts.append("**Stand-in data: no verdicts.** The numbers only show that the workflow runs.")
     if ((card["seeds"] == 1) & (card["verdict"] != STAND_IN)).any():
-        parts.append("A value of one seed has no interval. Nor have several seeds with equal values.")
+        parts.append("A value of one seed has no interval. Nor do several seeds with equal values.")
     for paper, rows in card.groupby("paper", sort=False):
         parts.append(f"## {paper}")
         parts += [f"Made {left_out[str(paper)]}."] if paper in left_out else []
@@ -310,7 +327,8 @@ def markdown(
                 parts.append("\n".join([MARKDOWN_HEAD, *(_markdown_row(row) for _, row in part.iterrows())]))
         still_open = rows[rows["decides"] != ""].groupby("decides", sort=False)["id"]
         if lines := [f"| {runs} | {', '.join(f'`{claim}`' for claim in ids)} |" for runs, ids in still_open]:
-            parts += ["### Runs that would decide", "\n".join(["| runs | claims |", "|---|---|", *lines])]
+            table = "\n".join(["| runs | claims |", "|---|---|", *lines])
+            parts += ["### Runs that would decide, or test a cause", table]
     for name, sets in own.items():
         parts += [f"## {name}", not_judged(sets)]
     return "\n\n".join([*parts, MARKDOWN_NOTES]) + "\n"

@@ -156,11 +156,11 @@ def trained(variant: str, seeds: int, hours: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ([62.0], "Three seeds; 4 h 00 min of training for the others (a CPU)."),
+        ([62.0], "Three seeds in all; the missing ones take 4 h 00 min of training (a CPU)."),
         ([63.0, 63.3, 62.9], ""),  # p < 0.05
         (
             [62.0, 63.0, 61.2],
-            "About 4 seeds, if means and spreads stay; 2 h 00 min of training for the others (a CPU).",
+            "About 4 seeds in all, if means and spreads stay; the missing ones take 2 h 00 min of training (a CPU).",
         ),
         ([59.9, 63.0, 57.3], "More than 100 seeds, if means and spreads stay: the difference is too small."),
     ],
@@ -173,7 +173,7 @@ def test_the_seeds_that_would_decide(values: list[float], text: str) -> None:
 
 
 def test_what_would_decide_a_claim_that_is_not_run() -> None:
-    assert judge(bound(at_most=60))["decides"] == "Three seeds of a; `make estimate` gives the cost."
+    assert judge(bound(at_most=60))["decides"] == "Three seeds of a."
     row = judge(bound(at_most=60, decides="One month."))
     assert row["decides"] == "One month."
 
@@ -187,7 +187,7 @@ def test_a_check_passes_or_fails_and_is_no_claim() -> None:
     text = scorecard.markdown(card, "desk")
     assert "1 claim: 1 reproduced." in text
     assert "Checks of the configuration: 2, of which 1 failed." in text
-    assert "Of all rules, 1 changed after results were known." in text
+    assert "Of all 3 rules, 1 were changed or added after results were known." in text
     assert text.index("### Checks of the configuration") < text.index("check failed")
 
 
