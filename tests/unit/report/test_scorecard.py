@@ -176,6 +176,18 @@ def test_what_would_decide_a_claim_that_is_not_run() -> None:
     assert judge(bound(at_most=60))["decides"] == "Three seeds of a."
     row = judge(bound(at_most=60, decides="One month."))
     assert row["decides"] == "One month."
+    other = rows("a", [90.0], metric="loss")
+    assert judge(bound(at_most=60), other)["decides"] == "Other trainings: those that were made do not give the value."
+    assert judge(bound(at_most=60, study="attacks"))["decides"] == "The study `attacks`, at a scale that has it."
+
+
+def test_the_computed_number_of_seeds_comes_before_the_listed_runs_of_a_claim() -> None:
+    """Not with fewer than three seeds, and not for a conjecture."""
+    claim = bound(at_most=60, decides="One month.")
+    assert judge(claim, rows("a", [62.0, 63.0, 61.2]))["decides"] == "About 4 seeds in all, if means and spreads stay."
+    assert judge(claim, rows("a", [62.0]))["decides"] == "One month."
+    conjecture = claim.model_copy(update={"role": "conjecture"})
+    assert judge(conjecture, rows("a", [62.0, 63.0, 61.2]))["decides"] == "One month."
 
 
 def test_a_check_passes_or_fails_and_is_no_claim() -> None:
