@@ -36,7 +36,7 @@ ROOT = FOLDER.parents[2]
 #: A picture in a finding; its path starts from the record.
 PICTURE = re.compile(r"\s*!\[(?P<alt>[^]]*)\]\((?P<file>[^)]*)\)")
 _MARKED = re.compile(r"(<!-- findings (\w+) -->\n).*?(<!-- /findings -->)", re.DOTALL)
-_COUNTS = ("no seed", "one seed", "two seeds", "three seeds", "four seeds", "five seeds")
+_COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 class Numbers:
@@ -62,7 +62,8 @@ class Numbers:
 
     def seeds(self, variant: str, metric: str) -> str:
         """The number of seeds, e.g. `three seeds`."""
-        return _COUNTS[len(self._rows(variant, metric))]
+        count = len(self._rows(variant, metric))
+        return f"{_COUNTS[count] if count < len(_COUNTS) else count} seed{'s' if count > 1 else ''}"
 
     def verdict(self, claim: str) -> str:
         return str(self.card["verdict"].get(claim, ""))
