@@ -181,7 +181,7 @@ def _next_runs(claim: Claim, finding: Finding, present: Mapping[Measure, Measure
         return listed
     if finding.estimate.basis != "seeds":
         return "More seeds: those of one model have equal values."
-    if wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference), fewest):
+    if wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference)):
         return f"About {wanted} seeds in all, if means and spreads stay{_cost(claim, trained, wanted, runs)}."
     return f"More than {statistics.MOST_SEEDS} seeds, if means and spreads stay: the difference is too small."
 

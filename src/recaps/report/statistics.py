@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 from scipy import stats
@@ -30,7 +31,7 @@ class Estimate:
         error: its standard error; None if unknown.
         freedom: degrees of freedom of the error (infinite: a normal distribution).
         basis: the source of the error.
-        spread: the standard deviation of one run over seeds; None if unknown.
+        samples: the standard deviation over seeds and the number of seeds of each model, where they are known.
         runs: the number of runs, where it matters: a single one has no spread of its own.
     """
 
@@ -38,7 +39,7 @@ class Estimate:
     error: float | None
     freedom: float
     basis: Basis
-    spread: float | None = None
+    samples: tuple[tuple[float, int], ...] = ()
     runs: int | None = None
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
@@ -72,7 +73,7 @@ def over_seeds(values: Sequence[float], test_error: float | None = None) -> Esti
         raise ValueError("no values")
     mean = math.fsum(values) / len(values)
     if len(values) > 1 and (spread := sd(values)) > 0:
-        return Estimate(mean, spread / math.sqrt(len(values)), len(values) - 1, "seeds", spread)
+        return Estimate(mean, spread / math.sqrt(len(values)), len(values) - 1, "seeds", ((spread, len(values)),))
     return Estimate(mean, test_error, math.inf, "none" if test_error is None else "test images", runs=len(values))
 
 
@@ -92,7 +93,7 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     """
     value = a.value - b.value
     for single, several in ((a, b), (b, a)):
-        spread = several.spread or 0.0
+        spread = several.samples[0][0] if several.samples else 0.0
         if single.runs == 1 and (single.error or 0.0) < spread:
             return Estimate(value, math.hypot(spread, several.error or 0.0), several.freedom, "test images")
     if a.error is None or b.error is None:
@@ -100,20 +101,22 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     variance = a.error**2 + b.error**2
     spread = a.error**4 / a.freedom + b.error**4 / b.freedom
     basis: Basis = "seeds" if a.basis == b.basis == "seeds" else "test images"
-    return Estimate(value, math.sqrt(variance), variance**2 / spread if spread else math.inf, basis)
+    freedom = variance**2 / spread if spread else math.inf
+    return Estimate(value, math.sqrt(variance), freedom, basis, a.samples + b.samples)
 
 
-def seeds_to_separate(estimate: Estimate, distance: float, seeds: int) -> int | None:
+def seeds_to_separate(estimate: Estimate, distance: float) -> int | None:
     """The number of seeds with which `estimate` would be separated from a value at this distance.
 
-    It holds if neither the mean nor the spread of the `seeds` measured ones changes. The error falls with the root of
-    the number of seeds, and the degrees of freedom grow with it. None: more than `MOST_SEEDS`, or no error over seeds.
+    It holds if neither the means nor the spreads of the models change. Models with more seeds keep theirs. None: more
+    than `MOST_SEEDS`, or no error over seeds.
     """
-    if estimate.basis != "seeds" or not estimate.error or seeds < 2:
+    if estimate.basis != "seeds" or not estimate.samples:
         return None
-    for n in range(seeds, MOST_SEEDS + 1):
-        error = estimate.error * math.sqrt(seeds / n)
-        if Estimate(distance, error, estimate.freedom * (n - 1) / (seeds - 1), "seeds").separated():
+    for n in range(2, MOST_SEEDS + 1):
+        more = [(spread, max(n, seeds)) for spread, seeds in estimate.samples]
+        errors = [Estimate(0.0, spread / math.sqrt(seeds), seeds - 1, "seeds") for spread, seeds in more]
+        if replace(reduce(difference, errors), value=distance).separated():
             return n
     return None
 

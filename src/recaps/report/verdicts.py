@@ -136,7 +136,18 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
     else:
         verdict = DIRECTION
     sd = items[0].sd if len(items) == 1 else math.nan
-    return Finding(plain_value(estimate.value, claim.unit), estimate, margin, estimate.p_value(limit), verdict, sd)
+    ours = _on_its_side(estimate.value, limit, claim.unit)
+    return Finding(ours, estimate, margin, estimate.p_value(limit), verdict, sd)
+
+
+def _on_its_side(value: float, limit: float, unit: str) -> str:
+    """`plain_value`, or as many digits as show on which side of the limit the value is."""
+    text = plain_value(value, unit)
+    for digits in range(3, 17):
+        if (float(text) - limit) * (value - limit) > 0 or value == limit:
+            break
+        text = f"{value:.{digits}f}"
+    return text
 
 
 def plain_value(value: float, unit: str) -> str:

@@ -172,6 +172,12 @@ def test_the_seeds_that_would_decide(values: list[float], text: str) -> None:
     assert row["decides"] == text
 
 
+def test_a_value_next_to_a_limit_has_the_digits_that_show_its_side() -> None:
+    row = judge(bound(at_least=50), rows("a", [49.99994]))
+    assert (row["verdict"], row["ours"]) == (NOT_REPRODUCED, "49.9999")
+    assert judge(bound(at_least=50), rows("a", [50.0]))["ours"] == "50.00"
+
+
 def test_what_would_decide_a_claim_that_is_not_run() -> None:
     assert judge(bound(at_most=60))["decides"] == "Three seeds of a."
     row = judge(bound(at_most=60, decides="One month."))

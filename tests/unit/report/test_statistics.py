@@ -108,12 +108,24 @@ def test_one_seed_counts_with_the_spread_of_the_others_if_that_is_larger() -> No
 def test_the_number_of_seeds_that_separates_a_mean() -> None:
     """With n seeds of these, the one-sample t-test is just below 0.05, and with n - 1 it is not."""
     three = over_seeds([0.2, 1.0, 2.1])
-    n = seeds_to_separate(three, three.value, 3)
+    n = seeds_to_separate(three, three.value)
     assert n is not None
-    p_values = [2 * stats.t.sf(three.value / ((three.spread or 0) / math.sqrt(k)), k - 1) for k in (n - 1, n)]
+    p_values = [2 * stats.t.sf(three.value / (three.samples[0][0] / math.sqrt(k)), k - 1) for k in (n - 1, n)]
     assert p_values[0] > 0.05 > p_values[1]
-    assert seeds_to_separate(three, 0.01, 3) is None
-    assert seeds_to_separate(over_seeds([0.2], test_error=0.1), 0.2, 1) is None
+    assert seeds_to_separate(three, 0.01) is None
+    assert seeds_to_separate(over_seeds([0.2], test_error=0.1), 0.2) is None
+
+
+def test_the_number_of_seeds_that_separates_a_model_with_few_seeds_from_one_with_many() -> None:
+    """The many stay: their spread counts as it is. Welch's test with n seeds of the few is just below 0.05."""
+    few, many = [1.0, 2.0, 1.6], [2.0, 2.2, 1.9, 2.4, 2.1, 2.3, 2.0, 1.8, 2.2, 2.1]
+    gap = difference(over_seeds(many), over_seeds(few))
+    n = seeds_to_separate(gap, gap.value)
+    assert n is not None
+    assert len(few) < n < len(many)
+    sample = (np.mean(many), np.std(many, ddof=1), len(many), np.mean(few), np.std(few, ddof=1))
+    p_values = [stats.ttest_ind_from_stats(*sample, k, equal_var=False).pvalue for k in (n - 1, n)]
+    assert p_values[0] > 0.05 > p_values[1]
 
 
 def test_standard_deviation() -> None:
