@@ -93,7 +93,7 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
     """
     value = a.value - b.value
     for single, several in ((a, b), (b, a)):
-        spread = several.samples[0][0] if several.samples else 0.0
+        spread = several.samples[0][0] if len(several.samples) == 1 else 0.0
         if single.runs == 1 and (single.error or 0.0) < spread:
             return Estimate(value, math.hypot(spread, several.error or 0.0), several.freedom, "test images")
     if a.error is None or b.error is None:

@@ -143,10 +143,10 @@ def _judge_bound(claim: Bound, items: Sequence[Measured]) -> Finding:
 def _on_its_side(value: float, limit: float, unit: str) -> str:
     """`plain_value`, or as many digits as show on which side of the limit the value is."""
     text = plain_value(value, unit)
-    for digits in range(3, 17):
+    for digits in range(len(text), 18):
         if (float(text) - limit) * (value - limit) > 0 or value == limit:
             break
-        text = f"{value:.{digits}f}"
+        text = f"{value:.{digits}g}"
     return text
 
 

@@ -176,6 +176,7 @@ def test_a_value_next_to_a_limit_has_the_digits_that_show_its_side() -> None:
     row = judge(bound(at_least=50), rows("a", [49.99994]))
     assert (row["verdict"], row["ours"]) == (NOT_REPRODUCED, "49.9999")
     assert judge(bound(at_least=50), rows("a", [50.0]))["ours"] == "50.00"
+    assert judge(bound(at_least=1234567, unit="count"), rows("a", [1234566.6], unit="count"))["ours"] == "1234566.6"
 
 
 def test_what_would_decide_a_claim_that_is_not_run() -> None:
