@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,11 @@ def clone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 @pytest.fixture(scope="module")
-def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     """A copy for a file of tests, with the finished smoke workflow.
 
     It starts from what `make demo` has made in the checkout; one testing process makes the rest for all. A change of
-    the rules alone makes nothing again: `make clean-smoke` removes what is there.
+    the rules alone makes nothing again: `make clean-smoke` removes what is there. A copy is 2 GB: none stays.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base.parent / "finished" if "PYTEST_XDIST_WORKER" in os.environ else base / "finished"
@@ -43,4 +44,6 @@ def finished(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Clone:
             done = clone.snakemake(*SMOKE)
             assert done.status == 0, f"{done.output[-6000:]}\nIt started from {made}; `make clean-smoke` removes that."
             clone.folder.rename(shared)
-    return Clone(shutil.copytree(shared, tmp_path_factory.mktemp("clone") / "finished", symlinks=True))
+    clone = Clone(shutil.copytree(shared, tmp_path_factory.mktemp("clone") / "finished", symlinks=True))
+    yield clone
+    shutil.rmtree(clone.folder)
