@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from recaps.config.base import Name, Section, VariantName
+from recaps.config.base import Name, Section
 from recaps.config.variant import Output, Paper
 
 #: Returns the data sets to leave out that a set (`name/split`) is, or is derived from.
@@ -16,8 +16,8 @@ class LeftOut(Section):
 
     sets: tuple[Name, ...]
     """The data sets that are left out."""
-    named: tuple[VariantName, ...] = ()
-    """The variants that are left out by name, as `paper/variant`."""
+    named: tuple[str, ...] = ()
+    """The variants that are left out by name, as `paper/variant`; the rows of a published study that have no run."""
     variants: dict[Name, tuple[Name, ...]] = {}
     """The variants that are left out, each with the left-out sets that it needs; none if it is left out by name."""
     outputs: dict[Name, str] = {}

@@ -27,6 +27,7 @@ from recaps.config.heads import Head, Protocol
 from recaps.config.load import Project, load
 from recaps.config.reading import check
 from recaps.config.variant import Paper
+from recaps.config.without import LeftOut
 from recaps.datasets import catalogue
 from recaps.errors import Missing, UserError, nearest
 from recaps.identity import differences
@@ -203,9 +204,9 @@ def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
 
 
 def _check_record(results: Path, record: Layout, name: str, project: Project, new: Collection[str]) -> None:
-    """Raise a UserError if variants lack runs, or if seeds of the variants `new` differ in their settings."""
+    """Raise a UserError if variants of a paper lack runs, or if seeds of the variants `new` differ in settings."""
     there = {run.parent.name: run for run in _runs(record, name)}
-    for variant in project.every[name].variants:
+    for variant in project.papers[name].variants if name in project.papers else ():  # a study may grow by rows
         if variant not in there:
             how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")
@@ -370,14 +371,16 @@ def _project(files: Layout, name: str, config: Path, without: Sequence[str]) -> 
 
 
 def _of_study(project: Project, name: str, seeds: Mapping[str, tuple[int, ...]]) -> Project:
-    """The project with a study alone, of the rows that have runs, which the page shows."""
+    """The project with a study alone, of the rows that have runs, which the page shows; the others are left out."""
     if name not in project.studies:
         raise UserError(f"{name}: published, but there is no such study; remove its runs from the record")
     study = project.studies[name]
     rows = {key: row.model_copy(update={"seeds": seeds[key]}) for key, row in study.variants.items() if key in seeds}
     changes = {key: each for key, each in study.changes.items() if key in rows}
     shown = study.model_copy(update={"variants": rows, "changes": changes, "reported": True})
-    return project.model_copy(update={"papers": {}, "studies": {name: shown}, "left_out": {}})
+    missing = tuple(f"{name}/{row}" for row in study.variants if row not in rows)
+    left_out = {name: LeftOut(sets=(), named=missing)} if missing else {}
+    return project.model_copy(update={"papers": {}, "studies": {name: shown}, "left_out": left_out})
 
 
 def _datasets(groups: Iterable[Sequence[Path]], scale: str, name: str, config: Path) -> dict[str, str]:

@@ -439,6 +439,19 @@ def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys:
     assert 'id="paper-sparse.convnets"' in page
     readmes = re.findall(r'href="../../../(src/[^"#]*README.md)"', page)
     assert readmes == ["src/recaps/papers/sparse/README.md"] * 2
+    assert "without" not in manifest_of(study)["papers"]["sparse.convnets"]
+    # A row that has not run yet is named.
+    shutil.rmtree(published(study) / "runs/sparse.convnets/convnet-as-it-is")
+    assert run_publish(study, "--draw") == 0
+    assert "sparse.convnets (without sparse.convnets/convnet-as-it-is)" in capsys.readouterr().out
+    assert "Made without sparse.convnets/convnet-as-it-is." in page_of(study)
+    assert run_publish(study, "--papers", "sparse.convnets") == 0
+    shutil.rmtree(published(study) / "runs/sparse.convnets")
+    shutil.rmtree(study.run("convnet-as-it-is", 0))
+    frame = study.metrics()
+    frame[frame["variant"] != "convnet-as-it-is"].to_csv(study.papers / "metrics.csv", index=False)
+    assert run_publish(study, "--papers", "sparse.convnets") == 0
+    assert "sparse.convnets (without sparse.convnets/convnet-as-it-is)" in capsys.readouterr().out
     # Rows that are no more are refused when the record is drawn again.
     (published(study) / "runs/sparse.convnets").rename(published(study) / "runs/sparse.pools")
     assert run_publish(study, "--draw") == 1
