@@ -83,7 +83,7 @@ targets = {
     "heads": ("The results of all heads", "all heads", plan.heads()),
     "tables": ("All tables", "all tables", plan.tables()),
     "figures": ("All figures", "all figures", plan.figures()),
-    "papers": ("All papers: runs, tables, figures and metrics", "all papers", plan.papers(plan.project.papers)),
+    "papers": ("All papers, with all runs that claims are about", "all papers", plan.papers(plan.needed())),
     "studies": ("All studies: their runs and tables", "all studies", plan.papers(plan.project.studies)),
     "scorecard": ("Every claim: published, ours, verdict", "the scorecard", plan.scorecard()),
     "report": ("The report: all results on one HTML page", "the report", plan.report()),

@@ -57,6 +57,17 @@ def test_a_stage_names_all_code_that_its_rules_depend_on(
     assert "src/recaps" in stages["papers"]["deps"]
 
 
+def test_a_change_of_any_setting_runs_the_stages_again(root: Path, stages: dict[str, Any]) -> None:
+    """Except where the settings say how something is made, not what."""
+    settings = set(yaml.safe_load((root / "config/config.yaml").read_text(encoding="utf-8")))
+    how = {"checkpoint_seconds", "data", "device", "max_training_minutes", "mirror", "results"}
+    named = {name: set(stage["params"][0]["config/config.yaml"]) for name, stage in stages.items()}
+    assert named["papers"] == settings - how
+    assert named["data"] == settings - how - {"seeds"} | {"data"}
+    # What else changes the scorecard and the report changes the runs.
+    assert named["report"] == settings - how - {"datasets", "overrides", "seeds"}
+
+
 def test_receipts_travel_with_the_results(root: Path, stages: dict[str, Any]) -> None:
     """All lie in folders that are outputs, except those of the files beside these folders."""
     made = {path for stage in stages.values() for output in stage["outs"] for path in output}

@@ -76,6 +76,19 @@ def test_every_paper_table_and_figure_is_in_the_report(plan: Any) -> None:
     assert {*smoke.papers(["sparse"]), *smoke.prepared(), *smoke.scorecard(), smoke.report()} == set(smoke.everything())
 
 
+def test_the_scorecard_needs_no_other_run_than_the_target_papers(plan: Any) -> None:
+    """A stage of `dvc.yaml` owns a folder, so the stages after it must not write there."""
+    desk = plan(scale="desk", studies={"rates": {"of": "sparse/dense", "vary": {"training.learning_rate": [0.1, 0.2]}}})
+    assert "sparse.rates" in desk.needed()
+    claimed = [study for study in desk.with_claims() if study not in desk.project.papers]
+    assert "discriminative.margins" in claimed
+    behind = {*desk.metrics(), *desk.behind_report()} - {*desk.scorecard()}
+    beside_figures = {str(desk.files.shown(name)) for name in desk.needed()}
+    assert behind <= {*desk.papers(desk.needed()), *desk.prepared(), *beside_figures}
+    sets = {name for study in claimed for name in desk.sets([study])}
+    assert {file for name in sets for file in desk.dataset_files(name)} <= set(desk.prepared())
+
+
 def test_one_run_per_variant_and_seed(plan: Any) -> None:
     variants = sum(len(paper.variants) for paper in plan().project.papers.values())
     assert len(plan().models()) == variants

@@ -124,8 +124,8 @@ class Plan:
     # Targets
 
     def prepared(self) -> list[str]:
-        """Return all files of the prepared sets that the papers and the user's studies use."""
-        return [file for name in self.sets(self.project.reported) for file in self.dataset_files(name)]
+        """Return all files of the prepared sets that the papers and the studies of `needed` use."""
+        return [file for name in self.sets(self.needed()) for file in self.dataset_files(name)]
 
     def runs(self, papers: Iterable[str] = (), variants: Iterable[str] | None = None) -> list[tuple[str, str, int]]:
         """Return paper, variant and seed of all runs of the papers, or of some papers, studies and variants."""
@@ -185,6 +185,10 @@ class Plan:
         claimed = [claim.measured_in for paper in papers for claim in checks.claims_of(paper)]
         return [*papers, *(study for study in self.project.studies if study in claimed)]
 
+    def needed(self) -> list[str]:
+        """Return the papers, the studies that the report shows and those that measure a claim."""
+        return list(dict.fromkeys([*self.project.reported, *self.with_claims()]))
+
     def metrics(self) -> list[str]:
         """Return the metrics of what measures the claims."""
         return [str(self.files.metrics(name)) for name in self.with_claims()]
@@ -224,7 +228,7 @@ class Plan:
 
     def everything(self) -> list[str]:
         """Return all files. A target names each of them, as Snakemake does not replace other missing files."""
-        made = self.papers(self.project.reported)
+        made = self.papers(self.needed())
         return list(dict.fromkeys([*self.prepared(), *made, *self.scorecard(), self.report()]))
 
     def written(self, file: str) -> list[str]:
