@@ -249,9 +249,9 @@ def _content(file: Path) -> Any:
         return [{key: value for key, value in row.items() if key not in OWN} for row in timed]
     # The cost of more seeds comes from the times of others. Claims of equal cost share a line of the page.
     if file.name == "scorecard.csv":
-        return re.sub(r"the missing ones take [^(]+ of training", "", file.read_text())
+        return re.sub(r"the missing ones [^(]+ of training", "", file.read_text())
     if file.name == "scorecard.md":
-        return [line for line in file.read_text().splitlines() if "the missing ones take" not in line]
+        return [line for line in file.read_text().splitlines() if "the missing ones" not in line]
     return digest_of(file)
 
 

@@ -183,18 +183,28 @@ def _next_runs(claim: Claim, finding: Finding, present: Mapping[Measure, Measure
         return "More seeds: those of one model have equal values."
     if wanted := statistics.seeds_to_separate(finding.estimate, abs(finding.difference)):
         return f"About {wanted} seeds in all, if means and spreads stay{_cost(claim, trained, wanted, runs)}."
-    return f"More than {statistics.MOST_SEEDS} seeds, if means and spreads stay: the difference is too small."
+    most = statistics.MOST_SEEDS
+    return f"More than {most} seeds, if means and spreads stay{_cost(claim, trained, most, runs, f' up to {most}')}."
 
 
-def _cost(claim: Claim, trained: Mapping[str, int], wanted: int, runs: Sequence[Record]) -> str:
-    """The time to train all wanted seeds of the variants, of which some are `trained`; empty if unknown."""
-    known = [run for run in runs if run["paper"] == claim.measured_in and run.get("wall_seconds")]
-    times = {variant: [run["wall_seconds"] for run in known if run["variant"] == variant] for variant in trained}
-    if not all(times.values()):
+def _cost(claim: Claim, trained: Mapping[str, int], wanted: int, runs: Sequence[Record], of: str = "") -> str:
+    """The time to train all wanted seeds of the variants, of which some are `trained`; empty if unknown.
+
+    It is that of one device, the slowest of those that trained all variants.
+    """
+    times: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        if run["paper"] == claim.measured_in and run["variant"] in trained and run.get("wall_seconds"):
+            times.setdefault(str(run.get("device")), {}).setdefault(run["variant"], []).append(run["wall_seconds"])
+    costs = {
+        device: sum(median(each[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
+        for device, each in times.items()
+        if each.keys() == trained.keys()
+    }
+    if not costs:
         return ""
-    seconds = sum(median(times[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
-    devices = dict.fromkeys(str(run["device"]) for run in known if run["variant"] in trained and run.get("device"))
-    return f"; the missing ones take {duration(seconds)} of training ({' or '.join(devices)})"
+    device = max(costs, key=lambda device: costs[device])
+    return f"; the missing ones{of} take {duration(costs[device])} of training ({device})"
 
 
 def _why_not(paper: str, lacking: Sequence[Measure], measured: All, left_out: LeftOut | None) -> str:
