@@ -79,9 +79,9 @@ class Numbers:
         """
         published = self.files.paper(f"{self.paper}.{name}") / "table.csv"
         file = self.folder / name if name.endswith(".csv") else published
-        if not file.exists():
+        rows = pd.read_csv(file, dtype=str, keep_default_na=False) if file.exists() else pd.DataFrame()
+        if not {column, *where} <= {*rows.columns}:  # none of the rows that have it has run
             return math.nan
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
         for option, value in where.items():
             rows = rows[rows[option] == str(value)]
         return float(pd.to_numeric(rows[column], errors="coerce").mean())

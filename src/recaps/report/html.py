@@ -288,7 +288,7 @@ def _limitations(
         other = project.dataset(name)
         if other != name and project.origin(other)[1] is None:
             found.append(f"The set {name} was replaced by {other}, which the papers did not use.")
-    found += [f"The paper {name} was made {lost}." for name, lost in project.left_out.items()]
+    found += [f"{name} was made {lost}." for name, lost in project.left_out.items()]
     seeds = Counter((run["paper"], run["variant"]) for run in records)
     if single := sum(number == 1 for number in seeds.values()):
         who = "One seed per variant" if single == len(seeds) else f"{single} variants have one seed"

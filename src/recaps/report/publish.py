@@ -141,7 +141,7 @@ def _copy_record(published: Path, building: Path) -> dict[str, Sequence[str]]:
     for file in published.glob(str(FILES.timing("*", "*"))):
         _copy(file, building / file.relative_to(published))
     about = read_json(published / MANIFEST).get("papers", {})
-    names = sorted(folder.name for folder in (published / "runs").iterdir())
+    names = sorted({record.parts[-4] for record in published.glob(str(FILES.run("*", "*", "*") / "record.json"))})
     return {name: about.get(name, {}).get("without", {}).get("sets", ()) for name in names}
 
 
@@ -206,7 +206,8 @@ def _check_run(run: Path, state: State, name: str) -> dict[str, Any]:
 def _check_record(results: Path, record: Layout, name: str, project: Project, new: Collection[str]) -> None:
     """Raise a UserError if variants of a paper lack runs, or if seeds of the variants `new` differ in settings."""
     there = {run.parent.name: run for run in _runs(record, name)}
-    for variant in project.papers[name].variants if name in project.papers else ():  # a study may grow by rows
+    # A study may grow by rows. Its figure may compare some of them.
+    for variant in project.every[name].variants if name in project.papers or project.every[name].figures else ():
         if variant not in there:
             how = f"if it was left out, name it or its data set with --without; otherwise {_finish(results)}"
             raise UserError(f"{results}: no run of {name}/{variant}; {how}")

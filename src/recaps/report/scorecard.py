@@ -156,13 +156,13 @@ def _row(
 
 def _first_runs(claim: Claim, lacking: Sequence[Measure], measured: All) -> str:
     """The runs that a claim needs for a first value."""
-    if claim.study:
-        return f"The study `{claim.study}`, at a scale that has it."
     trained = {variant for paper, variant, _ in measured if paper == claim.measured_in}
+    if claim.study and not trained:
+        return f"The study `{claim.study}`, at a scale that has it."
     new = dict.fromkeys(measure.variant for measure in lacking if measure.variant not in trained)
     if not new:
         return "Other trainings: those that were made do not give the value."
-    return f"Three seeds of {', '.join(new)}."
+    return f"Three seeds of {', '.join(new)}{f' (study `{claim.study}`)' if claim.study else ''}."
 
 
 def _next_runs(claim: Claim, finding: Finding, present: Mapping[Measure, Measured], runs: Sequence[Record]) -> str:
@@ -195,7 +195,7 @@ def _cost(claim: Claim, trained: Mapping[str, int], wanted: int, runs: Sequence[
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         if run["paper"] == claim.measured_in and run["variant"] in trained and run.get("wall_seconds"):
-            times.setdefault(str(run.get("device")), {}).setdefault(run["variant"], []).append(run["wall_seconds"])
+            times.setdefault(str(run.get("device", "a device without a name")), {}).setdefault(run["variant"], []).append(run["wall_seconds"])
     costs = {
         device: sum(median(each[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
         for device, each in times.items()

@@ -173,7 +173,7 @@ def test_a_paper_without_a_data_set(tree: Callable[..., Any]) -> None:
     lost = f"fashion-dr, fashion-l1, fashion-l1-fc, fashion-l2, fashion-l2-fc; {figure}"
     sentence = f"without fashion-mnist; left out: {lost}"
     assert f'<p class="small">Made {sentence}' in text
-    assert f"<li>The paper discriminative was made {sentence}" in text
+    assert f"<li>discriminative was made {sentence}" in text
     assert "discriminative-figure-2" not in page.ids
     assert "discriminative-figure-3" in page.ids
     assert "Left out, as they need fashion-mnist: fashion-dr" in text
