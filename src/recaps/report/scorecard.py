@@ -195,7 +195,8 @@ def _cost(claim: Claim, trained: Mapping[str, int], wanted: int, runs: Sequence[
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         if run["paper"] == claim.measured_in and run["variant"] in trained and run.get("wall_seconds"):
-            times.setdefault(str(run.get("device", "a device without a name")), {}).setdefault(run["variant"], []).append(run["wall_seconds"])
+            of_device = times.setdefault(str(run.get("device", "a device without a name")), {})
+            of_device.setdefault(run["variant"], []).append(run["wall_seconds"])
     costs = {
         device: sum(median(each[variant]) * max(wanted - seeds, 0) for variant, seeds in trained.items())
         for device, each in times.items()

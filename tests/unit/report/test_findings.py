@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 NAMES = re.compile(r"CIFAR-10|\d+ degrees|[A-Za-z]\d+")
 EXPRESSION = re.compile(r"{%.*?%}|{{.*?}}", re.DOTALL)
 #: In an expression: names, keys of studies, numbers of decimals, percent, and what `given` asks.
-SETTINGS = re.compile(r'"[^"]*"|\w+=[\d.]+|number\(\d\)|\b100\b|{{ given\(.*?\) }}|[a-z_]\w*', re.DOTALL)
+SETTINGS = re.compile(r'"[lg]t", 0|"[^"]*"|\w+=[\d.]+|number\(\d\)|\b100\b|{{ given\(.*?\) }}|[a-z_]\w*', re.DOTALL)
 
 
 @pytest.fixture
@@ -101,4 +101,4 @@ def test_writing_fills_the_markers_alone(root: Path, record: Path) -> None:
     assert text.startswith("Before.\n<!-- findings desk -->\n\n- SPARSECAPS has")
     assert text.endswith("\n\n<!-- /findings -->\nAfter.\n")
     assert "old" not in text
-    assert "(README.md#settings-of-the-svm)" in text
+    assert "(README.md#steps-and-the-dense-model)" in text
