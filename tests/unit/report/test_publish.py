@@ -452,6 +452,13 @@ def test_a_study_is_published_beside_its_paper(tree: Callable[..., Any], capsys:
     frame[frame["variant"] != "convnet-as-it-is"].to_csv(study.papers / "metrics.csv", index=False)
     assert run_publish(study, "--papers", "sparse.convnets") == 0
     assert "sparse.convnets (without sparse.convnets/convnet-as-it-is)" in capsys.readouterr().out
+    # A figure may compare rows, so it needs all.
+    drawn = tree(seeds=(0,), paper="experts.axes")
+    shutil.rmtree(drawn.run("mnist-experts-outputs", 0))
+    frame = drawn.metrics()
+    frame[frame["variant"] != "mnist-experts-outputs"].to_csv(drawn.papers / "metrics.csv", index=False)
+    assert run_publish(drawn, "--papers", "experts.axes") == 1
+    assert "no run of experts.axes/mnist-experts-outputs" in capsys.readouterr().err
     # Rows that are no more are refused when the record is drawn again.
     (published(study) / "runs/sparse.convnets").rename(published(study) / "runs/sparse.pools")
     assert run_publish(study, "--draw") == 1

@@ -186,6 +186,9 @@ def test_a_value_next_to_a_limit_has_the_digits_that_show_its_side() -> None:
 
 def test_what_would_decide_a_claim_that_is_not_run() -> None:
     assert judge(bound(at_most=60))["decides"] == "Three seeds of a."
+    of_study = ordering("a", "b", role="conjecture", study="attacks")
+    one_row = scorecard.scorecard([of_study], pd.DataFrame(rows("a", (1.0,), paper="toy.attacks")))
+    assert one_row["decides"].tolist() == ["Three seeds of b (study `attacks`)."]
     row = judge(bound(at_most=60, decides="One month."))
     assert row["decides"] == "One month."
     other = rows("a", [90.0], metric="loss")
